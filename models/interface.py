@@ -1,0 +1,78 @@
+"""What every recurrent language model of this package offers: hidden vectors, logits, and a state that can be carried.
+
+Shapes: B batch, T position, D model width, V vocabulary; parts of a state have the batch first, then the part's shape.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+LayerState = dict[str, Tensor]
+"""Part name -> tensor (B, *shape)."""
+State = list[LayerState]
+"""One LayerState per layer."""
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """One named part of one layer's state."""
+
+    shape: tuple[int, ...]
+    """Shape of one sequence's part, without the batch."""
+    dtype: torch.dtype
+    head_axis: int | None
+    """Axis of `shape` that counts heads; None if the part has no heads."""
+
+
+class RecurrentLanguageModel(nn.Module, ABC):
+    """A causal language model whose memory is an explicit state.
+
+    A call returns the state after its last position. The state that a caller passes in is the state before position 0;
+    None means the zero state. Cutting a sequence anywhere and carrying the state gives what one pass gives. The model
+    never detaches a state: gradients flow through it until the caller detaches.
+
+    Segments: `segment_ids` (B, T) integers mark packed documents. A position whose id differs from the one before starts
+    a new segment: every part of the state is zero there. Segment 0 is the one that the carried state belongs to: a row
+    whose first id is 0 continues it, any other first id starts from zero. A caller that cuts a packed row subtracts the
+    last id of the piece before from the ids of the next piece. None means one segment that continues the state.
+    """
+
+    vocab_size: int
+
+    @abstractmethod
+    def forward(
+        self, tokens_BT: Tensor, state: State | None = None, segment_ids: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Map int64 tokens (B, T), T >= 1, to hidden vectors (B, T, D) in the activations' dtype and the final state."""
+
+    @abstractmethod
+    def head_weight(self) -> Tensor:
+        """Return the output matrix (vocab_size, D), without the rows that only pad the vocabulary."""
+
+    @abstractmethod
+    def state_spec(self) -> list[dict[str, PartSpec]]:
+        """Describe every part of every layer's state, in the dtypes that the model uses now."""
+
+    @abstractmethod
+    def no_decay_parameters(self) -> set[str]:
+        """Names (as in `named_parameters`) of the parameters that take no weight decay."""
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Map hidden vectors (..., D) to logits (..., vocab_size); padding rows never take probability."""
+        return nn.functional.linear(hidden, self.head_weight())
+
+    def zero_state(self, batch: int, device: torch.device | str | None = None) -> State:
+        """Return the zero state of `batch` sequences, on the model's device by default."""
+        where = next(self.parameters()).device if device is None else device
+        return [
+            {name: torch.zeros(batch, *part.shape, dtype=part.dtype, device=where) for name, part in layer.items()}
+            for layer in self.state_spec()
+        ]
+
+
+def resets_from_segments(segment_ids_BT: Tensor) -> Tensor:
+    """Return the bool mask (B, T) of positions before which the state is zeroed; see RecurrentLanguageModel."""
+    first_B1 = segment_ids_BT[:, :1] != 0
+    return torch.cat([first_B1, segment_ids_BT[:, 1:] != segment_ids_BT[:, :-1]], dim=1)

@@ -1,0 +1,55 @@
+"""The chart an experiment opens with in the MLflow UI: perplexity against log position, all trials overlaid.
+
+MLflow keeps a view that a user shares as an experiment tag `mlflow.sharedViewState.KEY` and opens it by
+`?viewStateShareKey=KEY`. The sweep shares one such view, so that the first look needs no clicking: only trials
+(the parent has no curve), none hidden (the UI shows ten runs by default), a logarithmic position axis, no smoothing.
+"""
+
+import json
+
+VIEW_KEY = "perplexity"
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
+TRIAL_FILTER = "tags.`sweep.role` = 'trial'"
+_SECTION = "sweep-curves"
+
+
+def view_state(metric: str, sweep_id: str | None = None) -> str:
+    """JSON of the shared view: one line chart of `metric` over the trials, of all sweeps or of `sweep_id` only."""
+    search = TRIAL_FILTER if sweep_id is None else f"{TRIAL_FILTER} AND tags.`sweep.id` = '{sweep_id}'"
+    state = {
+        "searchFilter": search,
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": True,
+        "runsHiddenMode": "SHOW_ALL",
+        "hideEmptyCharts": True,
+        "compareRunSections": [
+            {"uuid": _SECTION, "name": "Perplexity by position", "display": True, "isReordered": True}
+        ],
+        "compareRunCharts": [_line_chart(metric)],
+    }
+    return json.dumps(state, separators=(",", ":"))
+
+
+def _line_chart(metric: str) -> dict[str, object]:
+    return {
+        "type": "LINE",
+        "uuid": "sweep-ppl-by-position",
+        "metricSectionId": _SECTION,
+        "deleted": False,
+        "isGenerated": False,
+        "runsCountToCompare": 500,
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "xAxisKey": "step",
+        "xAxisScaleType": "log",
+        "scaleType": "linear",
+        "lineSmoothness": 0,
+        "range": {},
+        "useGlobalXaxisKey": False,
+        "useGlobalLineSmoothing": False,
+    }
+
+
+def view_path(experiment_id: str) -> str:
+    """The path of the shared view below the address of an MLflow UI, beginning with `/#/`."""
+    return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW_KEY}&compareRunsMode=CHART"

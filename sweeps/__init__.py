@@ -1,0 +1,1 @@
+"""What is compared: named sweeps, the command line, the Tune driver, statistics and reports."""

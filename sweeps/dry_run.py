@@ -1,0 +1,51 @@
+"""What would run: checks that need neither torch nor ray nor mlflow, and the table of the plan."""
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from storage.errors import StorageError
+from storage.tracking_store_check import check_store
+from sweeps.folder import choose_folder
+from sweeps.plan import SweepPlan, check_resources, machine_cpus
+from sweeps.progress import duration
+from sweeps.settings import SettingError
+
+
+def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *, fresh: bool = False) -> Path:
+    """Check folder, CPUs and tracking store before anything starts; return the sweep's folder."""
+    folder = choose_folder(plan, out, fresh=fresh)
+    if not (address or os.environ.get("RAY_ADDRESS")):
+        check_resources(plan, machine_cpus(), "this machine")
+    try:
+        check_store(plan.settings.tracking.uri)
+    except StorageError as error:
+        raise SettingError(str(error)) from error
+    return folder
+
+
+def print_plan(plan: SweepPlan, folder: Path) -> None:
+    """The table of trials on stdout, then totals and where the results would go."""
+    table = Table(title=f"{plan.sweep.name}: {plan.sweep.question}", title_justify="left")
+    for column in ("trial", "seed", "identity", "steps", "tokens", "CPUs", "state per step", "expected"):
+        table.add_column(column, justify="left" if column in ("trial", "identity") else "right")
+    for trial in plan.trials:
+        settings = trial.config.trial
+        steps = 0 if trial.config.arm == "base" else settings.steps
+        table.add_row(
+            trial.label,
+            str(settings.seed),
+            trial.identity[:8],
+            str(steps),
+            f"{steps * settings.rows * settings.context:,}",
+            str(trial.cpus),
+            f"{trial.state_bytes / 2**20:.1f} MiB" if trial.state_bytes else "-",
+            duration(trial.expected_seconds),
+        )
+    Console(width=None if os.isatty(1) else 120).print(table)
+    concurrency = plan.concurrency(machine_cpus())
+    total = sum(trial.expected_seconds for trial in plan.trials) / concurrency
+    print(f"{len(plan.trials)} trials, {concurrency} at once on this machine, expected {duration(total)} in all")
+    print(f"results: {folder}; tracking: {plan.settings.tracking.uri}")

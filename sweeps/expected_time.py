@@ -1,0 +1,29 @@
+"""How long a trial is expected to take on CPUs, from its token counts and a measured speed.
+
+The speeds are those of the demo model on one thread (benchmarks/demo_time.md); larger models are scaled by their number of
+parameters. A guess for the plan and for the first ETA: as soon as a trial has finished, its real duration is used.
+"""
+
+from models.sizes import dims
+from workers.arms import ARMS
+from workers.settings import TrialConfig
+
+TRAINING_TOKENS_PER_SECOND = 12_000.0
+EVALUATION_TOKENS_PER_SECOND = 40_000.0
+START_SECONDS = 8.0
+"""Imports and the first DeepSpeed step of a process."""
+
+
+def expected_seconds(config: TrialConfig, parameters: int) -> float:
+    """Seconds for start, training and evaluation of one trial on its own threads."""
+    slower = parameters / dims("mamba2", "demo").parameters() / (config.trial.workers * config.trial.threads)
+    windows = config.eval.windows + config.eval.select_windows + config.eval.apart_windows
+    seconds = START_SECONDS + slower * windows * config.eval.length / EVALUATION_TOKENS_PER_SECOND
+    if ARMS[config.arm].trains:
+        trial = config.trial
+        seconds += slower * trial.steps * trial.rows * trial.context / TRAINING_TOKENS_PER_SECOND
+        if config.eval.every:
+            evaluations = trial.steps // config.eval.every
+            tokens = evaluations * config.eval.select_windows * config.eval.length
+            seconds += slower * tokens / EVALUATION_TOKENS_PER_SECOND
+    return seconds

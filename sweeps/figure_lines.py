@@ -1,0 +1,123 @@
+"""What the figures draw: one line per arm with its colour, dash and band. No plotting library at import.
+
+Colours are safe for colour-blind readers: black, grey and the Okabe-Ito palette for named arms, the sequential map
+viridis (dark = small value) without its palest end for a swept value, so the order of the values shows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from storage.curves import Curve
+from sweeps.statistics import Floats, pool, ppl_band
+from sweeps.tables import ArmResult, best_label, by_label
+
+Dash = Literal["solid", "dash", "dot"]
+
+_NAMED: dict[str, tuple[str, Dash, float]] = {
+    "base": ("#000000", "solid", 2.6),
+    "zero": ("#7f7f7f", "dash", 2.6),
+    "state_passing": ("#D55E00", "solid", 3.2),
+    "tbtt": ("#0072B2", "dash", 2.6),
+    "fitted_noise": ("#CC79A7", "solid", 2.6),
+}
+_OTHERS = ("#56B4E9", "#009E73", "#E69F00", "#F0E442")
+_BANDED_ARMS = ("base", "state_passing")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an arm is drawn, in the same way in every figure."""
+
+    color: str
+    """`#rrggbb`."""
+    dash: Dash
+    width: float
+    """In points."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm's perplexity against position, seeds pooled."""
+
+    label: str
+    arm: str
+    edges_K: Floats
+    """Right bin edges: the position up to which (inclusive) a bin reaches."""
+    ppl_K: Floats
+    style: Style
+    band: tuple[Floats, Floats] | None
+    """95 % bounds over documents, where asked for."""
+
+
+def styles(results: Sequence[ArmResult]) -> dict[str, Style]:
+    """A style per label: named arms have their own, swept values run along the colour map in order of value."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    groups = by_label(results)
+    # `or 0.0` is for the type checker: only labels with a value are sorted.
+    swept = sorted(
+        (label for label, group in groups.items() if group[0].value is not None),
+        key=lambda label: groups[label][0].value or 0.0,
+    )
+    others = iter(_OTHERS * len(groups))
+    found: dict[str, Style] = {}
+    for label, group in groups.items():
+        if label in swept:
+            shade = 0.05 + 0.83 * swept.index(label) / max(len(swept) - 1, 1)
+            found[label] = Style(to_hex(colormaps["viridis"](shade)), "solid", 1.8)
+        else:
+            color, dash, width = _NAMED.get(group[0].arm) or (next(others), "dot", 2.2)
+            found[label] = Style(color, dash, width)
+    return found
+
+
+def lines(results: Sequence[ArmResult], bands: bool = True) -> list[Line]:
+    """A line per label in the order of appearance; bands for the base, the best swept value and state passing."""
+    style = styles(results)
+    banded = {best_label(results)} if bands else set()
+    drawn = []
+    for label, group in by_label(results).items():
+        pooled = pool([result.report for result in group])
+        wants_band = bands and (label in banded or group[0].arm in _BANDED_ARMS)
+        edges_K = np.asarray(pooled.edges[1:], dtype=np.float64)
+        drawn.append(
+            Line(
+                label,
+                group[0].arm,
+                edges_K,
+                pooled.perplexity(),
+                style[label],
+                ppl_band(pooled) if wants_band else None,
+            )
+        )
+    return drawn
+
+
+def view_limits(drawn: Sequence[Line], train_length: int) -> tuple[float, float]:
+    """Perplexity limits that show all of every line from half the training length on, and a little of its start.
+
+    The first positions of a window have little context and so a perplexity far above the rest.
+    """
+    shown = np.concatenate([line.ppl_K[line.edges_K >= train_length / 2] for line in drawn])
+    shown = shown[np.isfinite(shown)]
+    if not shown.size:
+        return 1.0, 10.0
+    low, high = float(shown.min()), float(shown.max())
+    return low / 1.04, high * (high / low) ** 0.08 * 1.04
+
+
+def position_ticks(length: int) -> tuple[list[int], list[str]]:
+    """Every second power of two from 16 up to the window length, with names such as 256, 1K, 16K."""
+    ticks = [2**power for power in range(4, int(length).bit_length()) if power % 2 == 0]
+    return ticks, [f"{tick // 1024}K" if tick >= 1024 else str(tick) for tick in ticks]
+
+
+def shared_axis(results: Sequence[ArmResult]) -> Curve:
+    """The curve whose unit, training length and window length label the axes (they are the same for every arm)."""
+    if not results:
+        raise ValueError("no finished trial to draw")
+    return results[0].report

@@ -1,0 +1,139 @@
+"""A sweep's folder: its plan, one folder per trial, the report. What is finished in it never runs again."""
+
+import itertools
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from storage.files import folder_is_writable, write_json
+from sweeps.plan import PlannedTrial, SweepPlan
+from sweeps.settings import SettingError
+
+PLAN = "sweep.json"
+RESULT = "result.json"
+HISTORY = "history.json"
+FAILURE = "failure.txt"
+
+
+def choose_folder(plan: SweepPlan, out: Path | None, *, fresh: bool) -> Path:
+    """The folder of the sweep; with `fresh` the first free name beside it. Raises SettingError, writes nothing."""
+    folder = (out or plan.default_folder).absolute()
+    if fresh:
+        folder = _first_free(folder)
+    _check_writable(folder)
+    kept = _read_json(folder / PLAN)
+    if kept is None and folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+        raise SettingError(f"{folder} holds something that is not a sweep; choose another folder with --out")
+    if kept is not None and kept.get("identity") != plan.identity:
+        raise SettingError(
+            f"{folder} holds the sweep {kept.get('sweep')} with other settings "
+            f"({str(kept.get('identity'))[:8]}, not {plan.identity[:8]}); choose another --out, or add --fresh"
+        )
+    return folder
+
+
+def _first_free(folder: Path) -> Path:
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([folder], numbered) if not path.exists())
+
+
+def _check_writable(folder: Path) -> None:
+    nearest = folder
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir() or not folder_is_writable(nearest):
+        raise SettingError(f"the output folder {folder} cannot be written; choose another with --out")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return values
+
+
+@dataclass
+class SweepFolder:
+    """An open folder of a sweep, locked against a second driver. Use as a context manager."""
+
+    root: Path
+    plan: SweepPlan
+
+    def __enter__(self) -> Self:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(
+                f"the output folder {self.root} cannot be made ({error.strerror}); choose another with --out"
+            ) from error
+        self._lock = FileLock(self.root / ".lock", timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise SettingError(f"another process is running the sweep in {self.root}; wait for it or end it") from None
+        if _read_json(self.root / PLAN) is None:
+            write_json(self.root / PLAN, {**plan_as_json(self.plan), "folder_id": secrets.token_hex(4)})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    @property
+    def sweep_id(self) -> str:
+        """The sweep's name in the tracking store: its identity and this folder's own number.
+
+        A second folder of the same sweep (`--fresh`, another `--out`) is another parent run with children of its own.
+        """
+        kept = _read_json(self.root / PLAN) or {}
+        return f"{self.plan.identity}-{kept['folder_id']}"
+
+    @property
+    def cache(self) -> Path:
+        """Token caches, shared by the trials."""
+        return self.root / "token_cache"
+
+    @property
+    def report(self) -> Path:
+        """Figures and tables."""
+        return self.root / "report"
+
+    def trial(self, trial: PlannedTrial) -> Path:
+        """Folder of one trial."""
+        return self.root / "trials" / trial.name
+
+    def result(self, trial: PlannedTrial) -> dict[str, Any] | None:
+        """What a finished trial left behind; None when it has not finished."""
+        result = _read_json(self.trial(trial) / RESULT)
+        if result is None or result.get("identity") != trial.identity:
+            return None
+        curves = result["curves"].values()
+        return result if all((self.trial(trial) / name).is_file() for name in curves) else None
+
+    def history(self, trial: PlannedTrial) -> list[dict[str, float]]:
+        """One entry per step of a finished trial."""
+        entries: list[dict[str, float]] = json.loads((self.trial(trial) / HISTORY).read_text())
+        return entries
+
+    def failure(self, trial: PlannedTrial) -> str | None:
+        """First line of why the last attempt of a trial failed."""
+        path = self.trial(trial) / FAILURE
+        return path.read_text().partition("\n")[0] if path.is_file() else None
+
+
+def plan_as_json(plan: SweepPlan) -> dict[str, Any]:
+    """What `--dry-run --json` prints and the folder keeps: exactly what runs."""
+    return {
+        "sweep": plan.sweep.name,
+        "question": plan.sweep.question,
+        "preset": plan.preset,
+        "identity": plan.identity,
+        "trials": [trial.as_json() for trial in plan.trials],
+    }

@@ -1,0 +1,169 @@
+"""The plan of a sweep: its trials with identity, needs and expected time, known before anything heavy is imported."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.content import check_checkpoint, content_hash, shipped_or_folder
+from models.errors import ModelError
+from models.sizes import Mamba2Dims, dims
+from storage.documents import check_files, data_content_hash
+from storage.errors import StorageError
+from storage.tokens import tokenizer_named
+from sweeps.expected_time import expected_seconds
+from sweeps.registry import NamedSweep, get_sweep
+from sweeps.settings import SettingError, Settings, build_settings
+from workers.arms import ARMS
+from workers.settings import FRESH_BASE, TrialConfig, trial_identity
+
+FLOAT_BYTES = 4
+
+
+def model_dims(config: TrialConfig) -> Mamba2Dims:
+    """Dimensions of a trial's model with the vocabulary of its tokenizer."""
+    vocabulary = tokenizer_named(config.data.tokenizer).vocabulary
+    return dims(config.model.architecture, config.model.size, vocabulary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """One trial as it will run."""
+
+    label: str
+    """What the table and the figure call it, for example `random_noise 0.03`."""
+    config: TrialConfig
+    identity: str
+
+    @property
+    def name(self) -> str:
+        """Folder name: the arm, its value and the start of the identity."""
+        return f"{self.label.replace(' ', '-')}-{self.identity[:8]}"
+
+    @property
+    def dims(self) -> Mamba2Dims:
+        """Dimensions of the model."""
+        return model_dims(self.config)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that the trial keeps busy."""
+        return self.config.trial.workers * self.config.trial.threads
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of passed state that go to the bank in one step; 0 for an arm that uses no bank."""
+        if not ARMS[self.config.arm].uses_bank:
+            return 0
+        elements = self.dims.state_elements()
+        return self.config.trial.rows * FLOAT_BYTES * sum(elements[part] for part in self.config.intervention.parts)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Rough duration on one CPU thread of this kind of machine, see `sweeps.expected_time`."""
+        return expected_seconds(self.config, self.dims.parameters())
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--dry-run --json` shows of the trial."""
+        return {
+            "arm": self.config.arm,
+            "seed": self.config.trial.seed,
+            "label": self.label,
+            "identity": self.identity,
+            "config": self.config.to_dict(),
+            "resources": {"workers": self.config.trial.workers, "cpus": self.cpus},
+            "state_bytes_per_step": self.state_bytes,
+            "expected_seconds": round(self.expected_seconds, 1),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """A named sweep with its settings resolved into trials."""
+
+    sweep: NamedSweep
+    preset: str
+    settings: Settings
+    trials: tuple[PlannedTrial, ...]
+
+    @property
+    def identity(self) -> str:
+        """Hash of the sweep's name and its trials' identities."""
+        text = "\n".join([self.sweep.name, *sorted(trial.identity for trial in self.trials)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def default_folder(self) -> Path:
+        """`runs/<sweep>-<identity8>`."""
+        return Path("runs") / f"{self.sweep.name}-{self.identity[:8]}"
+
+    def concurrency(self, cpus: int) -> int:
+        """Trials that run at once on so many CPUs."""
+        return max(1, cpus // max(trial.cpus for trial in self.trials))
+
+
+def machine_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> SweepPlan:
+    """Resolve and check everything that can be checked without torch, ray and mlflow. Raises SettingError."""
+    sweep = get_sweep(name)
+    if preset not in sweep.presets:
+        raise SettingError(f"the sweep {name} has no preset {preset!r}; it has {', '.join(sweep.presets)}")
+    if seeds < 1:
+        raise SettingError(f"--seeds is {seeds}; write a whole number of at least 1")
+    settings = build_settings(sweep.presets[preset], assignments, sweep.varies)
+    if settings.sweep.values and not sweep.varies:
+        raise SettingError(f"sweep.values is set, but the sweep {name} varies no value; leave it out")
+    first = settings.trial.seed
+    try:
+        configs = sweep.trials(settings, list(range(first, first + seeds)))
+        base_hash, data_hash = _content_hashes(configs[0])
+    except SettingError:
+        raise
+    except (ModelError, StorageError, ValueError) as error:
+        raise SettingError(str(error)) from error
+    trials = tuple(
+        PlannedTrial(
+            label=trial_label(config, sweep.varies, several_seeds=seeds > 1),
+            config=config,
+            identity=trial_identity(config, base_hash, data_hash),
+        )
+        for config in configs
+    )
+    return SweepPlan(sweep=sweep, preset=preset, settings=settings, trials=trials)
+
+
+def _content_hashes(config: TrialConfig) -> tuple[str, str]:
+    """Content hashes of base and text, after checking that both fit."""
+    check_files(config.data)
+    base_hash = ""
+    if config.base.checkpoint != FRESH_BASE:
+        folder = shipped_or_folder(config.base.checkpoint)
+        check_checkpoint(folder, model_dims(config))
+        base_hash = content_hash(folder)
+    return base_hash, data_content_hash(config.data)
+
+
+def trial_label(config: TrialConfig, varies: str, *, several_seeds: bool) -> str:
+    """Arm, the value that the sweep varies where the arm uses it, and the seed where there are several."""
+    words = [config.arm]
+    if varies == "intervention.sigma" and config.arm == "random_noise":
+        words.append(f"{config.intervention.sigma:g}")
+    if several_seeds and ARMS[config.arm].trains:
+        words += ["seed", str(config.trial.seed)]
+    return " ".join(words)
+
+
+def check_resources(plan: SweepPlan, cpus: int, where: str) -> None:
+    """Raise SettingError when a trial asks for more CPUs than there are: it would wait for ever."""
+    for trial in plan.trials:
+        if trial.cpus > cpus:
+            settings = trial.config.trial
+            raise SettingError(
+                f"{trial.label} asks for {trial.cpus} CPUs (trial.workers={settings.workers} x "
+                f"trial.threads={settings.threads}), but {where} has {cpus}; lower trial.workers or trial.threads"
+            )

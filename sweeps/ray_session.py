@@ -1,0 +1,145 @@
+"""The Ray cluster of a sweep: a private one on this machine, or a running one that `--address` names."""
+
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeps.settings import SettingError
+
+PACKAGES = ("sweeps", "workers", "models", "storage")
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Tune's own loggers and its Ctrl-C handler: the sweep keeps its own records and ends in its own way.
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    "DO_NOT_TRACK": "true",
+}
+"""Set in the driver before Ray is imported, and in every worker."""
+
+
+@dataclass(frozen=True)
+class RaySession:
+    """What a sweep may use of a cluster."""
+
+    cpus: int
+    gpus: int
+    hosts_drivers: bool
+    """Whether a node offers the resource that drivers of worker groups need."""
+
+
+@contextmanager
+def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
+    """Join the cluster at `address`, or start a private one with `cpus` CPUs that ends with the block.
+
+    Raises SettingError when the cluster cannot be reached.
+    """
+    os.environ.update(QUIET)
+    with _remote_cluster(address) if address else _private_cluster(cpus):
+        import ray
+
+        try:
+            resources = ray.cluster_resources()
+            yield RaySession(
+                cpus=int(resources.get("CPU", 0)),
+                gpus=int(resources.get("GPU", 0)),
+                hosts_drivers="sweep_driver" in resources,
+            )
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _private_cluster(cpus: int) -> Iterator[None]:
+    # Short, since Unix sockets below it may have 107 bytes at most.
+    folder = Path(tempfile.mkdtemp(prefix="sweep-", dir="/tmp"))
+    port = _free_port()
+    changed = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(_new_token(folder)),
+        "RAY_GCS_SERVER_PORT": str(port),
+    }
+    before = {name: os.environ.get(name) for name in (*changed, "RAY_ADDRESS", "RAY_AUTH_TOKEN")}
+    for name in before:
+        os.environ.pop(name, None)
+    os.environ.update(changed)
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            resources={"sweep_driver": 64},
+            include_dashboard=True,
+            dashboard_host="127.0.0.1",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder),
+            _node_ip_address="127.0.0.1",
+            runtime_env={"env_vars": _worker_environment(f"127.0.0.1:{port}")},
+        )
+        yield
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _remote_cluster(address: str) -> Iterator[None]:
+    import ray
+
+    if address.startswith("ray://"):
+        raise SettingError(
+            f"the address {address} is a Ray Client address, through which states must not travel; "
+            "run this command on the head node and write its address, for example --address auto"
+        )
+    root = Path(__file__).resolve().parent.parent
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={
+                "py_modules": [str(root / package) for package in PACKAGES],
+                "env_vars": QUIET,
+            },
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SettingError(f"there is no Ray cluster to join at {address}: {reason}") from error
+    yield
+
+
+def _worker_environment(address: str) -> dict[str, str]:
+    """RAY_ADDRESS is pinned: with another cluster on the machine, Train's cleaner would not know which one is meant."""
+    return {**QUIET, "RAY_ADDRESS": address}
+
+
+def _new_token(folder: Path) -> Path:
+    path = folder / "token"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,98 @@
+"""What the driver writes into the tracking store while a sweep runs; a store that fails never costs a result.
+
+All calls come from the driver's process. After a `TrackingError` the sweep goes on, the trouble is said once, and
+the same command later writes what is missing, because everything is on disk and every call may be repeated.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.curve_files import read_curve
+from storage.tracking import EndStatus, TrackedRun, Tracker, TrackingError
+from sweeps.folder import SweepFolder
+from sweeps.plan import PlannedTrial
+
+CURVE_KEYS = {"report": "ppl_by_position", "select": "select/ppl_by_position", "apart": "apart/ppl_by_position"}
+"""Tracking key of each split's curve: the report split is what the UI overlays."""
+
+
+class Recorder:
+    """The parent run of a sweep and one child run per trial."""
+
+    def __init__(self, tracker: Tracker, folder: SweepFolder, say: Callable[[str], None]) -> None:
+        self.tracker = tracker
+        self.folder = folder
+        self.say = say
+        self.trouble: str | None = None
+        plan = folder.plan
+        tags = {"sweep.question": plan.sweep.question, "sweep.folder": str(folder.root), "sweep.preset": plan.preset}
+        self.parent = tracker.open_sweep(plan.sweep.name, folder.sweep_id, tags)
+        self.runs: dict[str, TrackedRun] = {}
+        self.histories: dict[str, list[dict[str, float]]] = {}
+
+    def started(self, trial: PlannedTrial) -> None:
+        """Open (or continue) the trial's run."""
+        self.histories[trial.identity] = []
+        self._try(lambda: self._run(trial))
+
+    def progressed(self, trial: PlannedTrial, history: Sequence[dict[str, float]]) -> None:
+        """Keep what a trial reported; it is written when the trial ends."""
+        self.histories.setdefault(trial.identity, []).extend(history)
+
+    def finished(self, trial: PlannedTrial, result: dict[str, Any]) -> None:
+        """Write history, curves and status of a finished trial."""
+        self._try(lambda: self._write_finished(trial, result))
+
+    def failed(self, trial: PlannedTrial, reason: str) -> None:
+        """Mark the trial's run as failed, with the steps it made."""
+
+        def write() -> None:
+            run = self._run(trial)
+            self.tracker.log_training(run, self.histories.get(trial.identity, []))
+            self.tracker.finish(run, "FAILED", reason)
+
+        self._try(write)
+
+    def close(self, status: EndStatus, reason: str | None = None) -> None:
+        """End every run of the sweep that is still open, the parent last."""
+        self._try(lambda: self.tracker.close_open_runs(self.folder.sweep_id, status, reason))
+
+    def log_report(self, files: list[Path]) -> None:
+        """Keep the report's files as artifacts of the parent run."""
+        self._try(lambda: self.tracker.log_report(self.parent, files))
+
+    def catch_up(self, trials: Sequence[PlannedTrial]) -> None:
+        """Write finished trials whose run is missing or not finished, as after a kill or a locked store."""
+
+        def write() -> None:
+            written = {run.identity for run in self.tracker.runs_of(self.folder.sweep_id) if run.status == "FINISHED"}
+            for trial in trials:
+                result = self.folder.result(trial)
+                if result is not None and trial.identity not in written:
+                    self._write_finished(trial, result)
+
+        self._try(write)
+
+    def _write_finished(self, trial: PlannedTrial, result: dict[str, Any]) -> None:
+        run = self._run(trial)
+        folder = self.folder.trial(trial)
+        self.tracker.log_training(run, self.folder.history(trial))
+        for split, name in result["curves"].items():
+            self.tracker.log_curve(run, read_curve(folder / name), CURVE_KEYS[split])
+        self.tracker.finish(run, "FINISHED")
+
+    def _run(self, trial: PlannedTrial) -> TrackedRun:
+        if trial.identity not in self.runs:
+            self.runs[trial.identity] = self.tracker.open_trial(
+                self.parent, trial.label, trial.identity, trial.config.arm, trial.config.to_dict()
+            )
+        return self.runs[trial.identity]
+
+    def _try(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except TrackingError as error:
+            if self.trouble is None:
+                self.say(f"tracking is behind: {error}; the same command later writes what is missing")
+            self.trouble = str(error)

@@ -1,0 +1,94 @@
+"""The command line: `python -m sweeps.run <sweep>`.
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 finished but some trials failed, 130 interrupted.
+stdout carries results, stderr carries progress and errors.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeps.registry import NAMES, get_sweep
+from sweeps.settings import SettingError
+
+if TYPE_CHECKING:
+    from sweeps.plan import SweepPlan
+
+USAGE_ERROR = 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of `python -m sweeps.run`."""
+    flags = argparse.ArgumentParser(
+        prog="python -m sweeps.run",
+        description="Run a named sweep of initial-state interventions, or continue what its folder holds.",
+        epilog="exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some trials failed, 130 interrupted",
+    )
+    flags.add_argument("sweep", nargs="?", help="name of the sweep, see --list")
+    flags.add_argument("--list", action="store_true", help="show the sweeps there are")
+    flags.add_argument("--dry-run", action="store_true", help="show what would run, and run nothing")
+    flags.add_argument("--json", action="store_true", help="print the list, the plan or the results as JSON")
+    flags.add_argument("--preset", default="demo", help="demo (minutes on a laptop, the default) or paper (GPUs)")
+    flags.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="GROUP.NAME=VALUE",
+        help="change one setting, for example trial.steps=500; may be repeated",
+    )
+    flags.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat the arms with N seeds")
+    flags.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/<sweep>-<identity>)")
+    flags.add_argument("--fresh", action="store_true", help="start anew beside what the folder holds")
+    flags.add_argument("--address", metavar="ADDRESS", help="send the sweep to this Ray cluster (or RAY_ADDRESS)")
+    return flags
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    flags = parser()
+    given = flags.parse_args(arguments)
+    try:
+        if given.list:
+            return _show_list(as_json=given.json)
+        if given.sweep is None:
+            raise SettingError("no sweep is named; write python -m sweeps.run noise_scale, or --list to see all")
+        from sweeps.plan import make_plan
+
+        plan = make_plan(given.sweep, given.preset, given.set, given.seeds)
+        if given.dry_run:
+            return _show_plan(plan, given)
+        from sweeps.session import run_sweep
+
+        return run_sweep(plan, out=given.out, fresh=given.fresh, address=given.address, as_json=given.json)
+    except SettingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _show_list(*, as_json: bool) -> int:
+    sweeps = [get_sweep(name) for name in NAMES]
+    if as_json:
+        print(json.dumps([{"sweep": s.name, "question": s.question, "presets": list(s.presets)} for s in sweeps]))
+    else:
+        width = max(len(sweep.name) for sweep in sweeps)
+        for sweep in sweeps:
+            print(f"{sweep.name:<{width}}  {sweep.question}")
+    return 0
+
+
+def _show_plan(plan: "SweepPlan", given: argparse.Namespace) -> int:
+    from sweeps.dry_run import check_before_start, print_plan
+    from sweeps.folder import plan_as_json
+
+    folder = check_before_start(plan, given.out, given.address, fresh=given.fresh)
+    if given.json:
+        print(json.dumps(plan_as_json(plan), indent=2))
+    else:
+        print_plan(plan, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

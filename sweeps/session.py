@@ -1,0 +1,153 @@
+"""One run of the command: check, continue or start, run what is missing on Ray, report, end every run in the store."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from storage.batch_order import WindowOrder
+from storage.errors import StorageError
+from storage.token_cache import open_token_cache
+from storage.tracking import Tracker
+from sweeps.dry_run import check_before_start
+from sweeps.folder import SweepFolder
+from sweeps.plan import PlannedTrial, SweepPlan, machine_cpus
+from sweeps.progress import Progress
+from sweeps.recorder import Recorder
+from sweeps.report import make_report
+from sweeps.settings import SettingError
+from workers.evaluations.windows import evaluation_splits
+
+DONE, FAILED, SOME_FAILED, INTERRUPTED, TERMINATED = 0, 1, 3, 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: ends a sweep as Ctrl-C does, with the exit code of its own."""
+
+
+def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool) -> int:
+    """Run the sweep to its end and return the exit code. Raises SettingError before anything has started."""
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    root = check_before_start(plan, out, address, fresh=fresh)
+    with SweepFolder(root, plan) as folder:
+        check_text(plan, folder)
+        recorder = _open_recorder(plan, folder)
+        try:
+            failures = _run_missing(plan, folder, recorder, address)
+            return _finish(plan, folder, recorder, failures, as_json=as_json)
+        except KeyboardInterrupt as interrupt:
+            return _interrupted(folder, recorder, interrupt)
+        except BaseException as error:
+            recorder.close("FAILED", f"{type(error).__name__}: {error}")
+            raise
+
+
+def check_text(plan: SweepPlan, folder: SweepFolder) -> None:
+    """Build the token cache that the trials share and check that its documents hold the windows asked for."""
+    config = plan.trials[0].config
+    try:
+        cache = open_token_cache(config.data, folder.cache)
+        trial = config.trial
+        order = WindowOrder(cache, context=trial.context, rows=trial.rows, seed=trial.seed)
+        evaluation_splits(config, cache)
+    except StorageError as error:
+        raise SettingError(str(error)) from error
+    if order.skipped_documents:
+        _say(
+            f"{order.skipped_documents} training documents are shorter than a window of {trial.context + 1} tokens "
+            "and are skipped"
+        )
+
+
+def _open_recorder(plan: SweepPlan, folder: SweepFolder) -> Recorder:
+    try:
+        recorder = Recorder(Tracker(plan.settings.tracking.uri), folder, _say)
+    except StorageError as error:
+        raise SettingError(str(error)) from error
+    recorder.catch_up(plan.trials)
+    return recorder
+
+
+def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, address: str | None) -> dict[str, str]:
+    """Run the trials that have no result yet; reasons of those that failed twice, by identity."""
+    missing = [trial for trial in plan.trials if folder.result(trial) is None]
+    finished = len(plan.trials) - len(missing)
+    if finished:
+        _say(f"{finished} of {len(plan.trials)} trials are finished in {folder.root}; they are not run again")
+    if not missing:
+        return {}
+    _say(f"{plan.sweep.name}: {len(missing)} trials to run, results in {folder.root}")
+    # Imported here: everything above must be able to say no within a second.
+    from sweeps.ray_session import ray_session
+
+    with ray_session(address, machine_cpus()) as session:
+        from sweeps.tune_driver import run_trials, trials_at_once
+
+        expected = max(trial.expected_seconds for trial in missing)
+        with Progress(len(plan.trials), finished, trials_at_once(missing, session), expected) as progress:
+            recorder.say = progress.say
+            return run_trials(missing, folder, session, recorder, progress)
+
+
+def _finish(
+    plan: SweepPlan, folder: SweepFolder, recorder: Recorder, failures: dict[str, str], *, as_json: bool
+) -> int:
+    failed = [(trial, failures[trial.identity]) for trial in plan.trials if trial.identity in failures]
+    done = [trial for trial in plan.trials if folder.result(trial) is not None]
+    recorder.say = _say
+    report = make_report(plan, folder, failed)
+    recorder.catch_up(plan.trials)
+    recorder.log_report(report.files)
+    code = DONE if not failed else SOME_FAILED if done else FAILED
+    recorder.close("FINISHED" if code == DONE else "FAILED", None if code == DONE else f"{len(failed)} trials failed")
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        _print_report(plan, folder, report.table(), failed, report.files)
+    return code
+
+
+def _print_report(
+    plan: SweepPlan,
+    folder: SweepFolder,
+    table: object,
+    failed: list[tuple[PlannedTrial, str]],
+    files: list[Path],
+) -> None:
+    Console(width=None if os.isatty(1) else 160).print(table)
+    for trial, reason in failed:
+        print(f"failed: {trial.label}: {reason}")
+    for path in files:
+        if path.suffix in (".png", ".html"):
+            print(f"figure: {_short(path)}")
+    print(f"results: {_short(folder.root)}")
+    print(f"runs: mlflow ui --backend-store-uri {plan.settings.tracking.uri}, experiment {plan.sweep.name}")
+
+
+def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInterrupt) -> int:
+    recorder.say = _say
+    recorder.close("KILLED", "interrupted")
+    finished = sum(folder.result(trial) is not None for trial in folder.plan.trials)
+    _say(
+        f"interrupted; {finished} of {len(folder.plan.trials)} trials are finished and kept in {_short(folder.root)}. "
+        "The same command continues."
+    )
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _short(path: Path) -> str:
+    """The path from here, where that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""Runs the trials of a sweep on Ray Tune: concurrency, one retry, and what happens at each event of a trial."""
+
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+
+from sweeps.folder import SweepFolder
+from sweeps.plan import PlannedTrial
+from sweeps.progress import Progress
+from sweeps.ray_session import RaySession
+from sweeps.recorder import Recorder
+from sweeps.settings import SettingError
+from workers.settings import TrialConfig
+from workers.trainable import DRIVER_RESOURCE, TrialJob, run_trial
+
+RETRIES = 1
+
+
+class SweepEvents(tune.Callback):
+    """Passes Tune's events on to progress, recorder and folder. Runs in the driver's process."""
+
+    def __init__(
+        self, trials: Sequence[PlannedTrial], folder: SweepFolder, recorder: Recorder, progress: Progress
+    ) -> None:
+        self.trials = {trial.identity: trial for trial in trials}
+        self.folder = folder
+        self.recorder = recorder
+        self.progress = progress
+        self.failures: dict[str, str] = {}
+        """Reason by identity, of the trials that failed for good."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        planned = self._planned(trial)
+        self.progress.start(planned.label)
+        self.recorder.started(planned)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        planned = self._planned(trial)
+        self.progress.report(planned.label, result)
+        self.recorder.progressed(planned, result["history"])
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        planned = self._planned(trial)
+        self.progress.say(f"{planned.label}: failed once ({self._reason(planned, trial)}); it is tried again")
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        planned = self._planned(trial)
+        result = self.folder.result(planned)
+        if result is None:
+            self._fail(planned, "it ended without a result")
+            return
+        self.progress.finish(planned.label)
+        self.recorder.finished(planned, result)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        planned = self._planned(trial)
+        self._fail(planned, self._reason(planned, trial))
+
+    def _fail(self, planned: PlannedTrial, reason: str) -> None:
+        self.failures[planned.identity] = reason
+        self.progress.fail(planned.label, reason)
+        self.recorder.failed(planned, reason)
+
+    def _planned(self, trial: Trial) -> PlannedTrial:
+        return self.trials[trial.config["job"]["identity"]]
+
+    def _reason(self, planned: PlannedTrial, trial: Trial) -> str:
+        written = self.folder.failure(planned)
+        if written:
+            return written
+        # A process that was killed could not write why.
+        error = trial.get_error()
+        return str(error).strip().splitlines()[0] if error else "its process ended"
+
+
+def run_trials(
+    trials: Sequence[PlannedTrial],
+    folder: SweepFolder,
+    session: RaySession,
+    recorder: Recorder,
+    progress: Progress,
+) -> dict[str, str]:
+    """Run these trials to their end; reasons of those that failed twice, by identity."""
+    gpus = 1 if session.gpus else 0
+    concurrency = trials_at_once(trials, session)
+    events = SweepEvents(trials, folder, recorder, progress)
+    jobs = [_job(trial, folder, gpus).as_dict() for trial in trials]
+    scratch = folder.root / "tune"
+    shutil.rmtree(scratch, ignore_errors=True)
+    tuner = tune.Tuner(
+        tune.with_resources(run_trial, _resources),
+        param_space={"job": tune.grid_search(jobs)},
+        tune_config=tune.TuneConfig(max_concurrent_trials=concurrency),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(folder.root),
+            verbose=0,
+            callbacks=[events],
+            failure_config=tune.FailureConfig(max_failures=RETRIES),
+        ),
+    )
+    tuner.fit()
+    shutil.rmtree(scratch, ignore_errors=True)
+    return events.failures
+
+
+def trials_at_once(trials: Sequence[PlannedTrial], session: RaySession) -> int:
+    """How many trials the cluster holds at once. Raises SettingError when it cannot hold a single one."""
+    workers = max(trial.config.trial.workers for trial in trials)
+    cpus = max(trial.cpus for trial in trials)
+    if cpus > session.cpus or (session.gpus and workers > session.gpus):
+        raise SettingError(
+            f"a trial asks for {cpus} CPUs and {workers if session.gpus else 0} GPUs, but the cluster has {session.cpus} "
+            f"and {session.gpus}; lower trial.workers or trial.threads"
+        )
+    if workers > 1 and not session.hosts_drivers:
+        raise SettingError(
+            f"trials with several workers need a node that hosts their drivers; start the cluster's head with "
+            f"--resources='{{\"{DRIVER_RESOURCE}\": 64}}', as cluster.yaml does"
+        )
+    return min(session.cpus // cpus, session.gpus // workers if session.gpus else session.cpus)
+
+
+def _job(trial: PlannedTrial, folder: SweepFolder, gpus_per_worker: int) -> TrialJob:
+    return TrialJob(
+        config=trial.config.to_dict(),
+        label=trial.label,
+        identity=trial.identity,
+        folder=str(folder.trial(trial)),
+        cache=str(folder.cache),
+        sweep_id=folder.sweep_id,
+        gpus_per_worker=gpus_per_worker,
+    )
+
+
+def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """What Tune reserves for a trial: its worker itself, or only the driver of a worker group."""
+    job = TrialJob(**config["job"])
+    trial = TrialConfig.from_dict(job.config).trial
+    if trial.workers > 1:
+        return tune.PlacementGroupFactory([{DRIVER_RESOURCE: 1}])
+    return tune.PlacementGroupFactory([{"CPU": trial.threads, "GPU": job.gpus_per_worker}])

@@ -1,0 +1,186 @@
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.bank.contract import BankLostError, BankTimeoutError
+from storage.bank.layout import BankLayout
+from storage.errors import StorageError
+
+pytestmark = pytest.mark.ray
+LAYOUT = BankLayout(rows=6, elements=5)
+BIG = BankLayout(rows=6, elements=30_000)
+STATES = np.arange(30, dtype=np.float32).reshape(6, 5)
+
+
+@pytest.fixture
+def trial(ray_cluster: Any) -> Iterator[str]:
+    """A new trial's name; whatever runs under it is ended afterwards."""
+    import ray
+
+    from storage.bank.sharded import shard_name
+
+    name = uuid.uuid4().hex
+    yield name
+    for shard in range(3):
+        try:
+            ray.kill(ray.get_actor(shard_name(name, shard), namespace="tests"))
+        except ValueError:
+            continue
+
+
+def actor_pid(trial: str, shard: int) -> int:
+    from ray.util.state import list_actors
+
+    return int(next(a.pid for a in list_actors(detail=True) if a.name == f"bank-{trial}-{shard}"))
+
+
+def test_another_process_connects_by_name_and_sees_the_same_rows(trial: str) -> None:
+    import ray
+
+    from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
+
+    @ray.remote(num_cpus=0)
+    def worker(row: int) -> np.ndarray:
+        mine = connect_sharded_bank("tests", trial)
+        mine.deposit(0, [row, row + 1], STATES[[row, row + 1]])
+        taken = mine.withdraw(1, [(row + 2) % 6, (row + 3) % 6])
+        mine.close()
+        return taken
+
+    with start_sharded_bank(LAYOUT, 2, "tests", trial) as bank:
+        # All rows wait for a neighbour's deposit, so all three processes must run at once.
+        taken = np.concatenate(ray.get([worker.remote(row) for row in (0, 2, 4)], timeout=120))
+        assert np.array_equal(taken, np.roll(STATES, -2, axis=0))
+        assert np.array_equal(bank.withdraw(1, np.arange(6)), STATES), "a worker's close leaves the bank alone"
+
+
+def test_a_pickled_client_connects_to_the_same_bank_and_owns_nothing(trial: str) -> None:
+    from storage.bank.sharded import start_sharded_bank
+
+    with start_sharded_bank(LAYOUT, 1, "tests", trial) as bank:
+        bank.deposit(0, np.arange(6), STATES)
+        copy = pickle.loads(pickle.dumps(bank))
+        assert np.array_equal(copy.withdraw(1, [4]), STATES[[4]])
+        copy.close()
+        assert np.array_equal(bank.withdraw(1, [4]), STATES[[4]])
+
+
+def test_close_ends_the_actors_and_later_use_is_refused(trial: str) -> None:
+    from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
+
+    bank = start_sharded_bank(LAYOUT, 2, "tests", trial)
+    pid = actor_pid(trial, 0)
+    bank.close()
+    bank.close()
+    with pytest.raises(StorageError, match="is closed"):
+        bank.deposit(0, [0], STATES[:1])
+    _wait_until_gone(pid)
+    with pytest.raises(BankLostError, match=f"shard 0 of the state bank of trial '{trial}' is not running"):
+        connect_sharded_bank("tests", trial)
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} of the bank is still alive")
+
+
+def test_a_second_bank_of_one_trial_is_refused(trial: str) -> None:
+    from storage.bank.sharded import start_sharded_bank
+
+    with start_sharded_bank(LAYOUT, 1, "tests", trial), pytest.raises(StorageError, match="has a state bank already"):
+        start_sharded_bank(LAYOUT, 1, "tests", trial)
+
+
+def test_a_killed_shard_gives_an_error_with_shard_and_rows_for_reads_and_writes(trial: str) -> None:
+    from storage.bank.sharded import start_sharded_bank
+
+    bank = start_sharded_bank(BIG, 2, "tests", trial, timeout_s=30)
+    states = np.ones((6, 30_000), np.float32)
+    bank.deposit(0, np.arange(6), states)
+    bank.flush()
+    bank.prefetch(2, [4])  # waits inside the shard when it dies
+    os.kill(actor_pid(trial, 1), signal.SIGKILL)
+    began = time.monotonic()
+    lost = r"shard 1 \(rows 3 to 5\) of the state bank of trial .* is lost at step 2"
+    with pytest.raises(BankLostError, match=lost):
+        bank.withdraw(2, [4])
+    assert time.monotonic() - began < 25, "the death is reported, not waited out"
+    assert np.array_equal(bank.withdraw(1, [0]), states[:1]), "the other shard still answers"
+    bank.deposit(1, np.arange(6), states)
+    with pytest.raises(BankLostError, match=r"shard 1 \(rows 3 to 5\)"):
+        bank.flush()
+    bank.close()
+
+
+def test_the_error_of_a_deposit_shows_at_a_later_call_and_only_once(trial: str) -> None:
+    from storage.bank.sharded import start_sharded_bank
+
+    with start_sharded_bank(LAYOUT, 1, "tests", trial) as bank:
+        bank.deposit(5, np.arange(6), STATES)
+        bank.flush()
+        bank.deposit(1, [2], STATES[[2]])
+        deadline = time.monotonic() + 20
+        with pytest.raises(StorageError, match="row 2 of step 1"):
+            while time.monotonic() < deadline:
+                bank.withdraw(6, [0])
+        assert np.array_equal(bank.withdraw(6, [0]), STATES[:1])
+
+
+def test_more_waiting_reads_than_threads_do_not_hold_up_the_deposit_they_wait_for(trial: str) -> None:
+    from storage.bank.shard import THREADS
+    from storage.bank.sharded import start_sharded_bank
+
+    with start_sharded_bank(LAYOUT, 1, "tests", trial, timeout_s=30) as bank:
+        waiting = [bank._request(1, np.array([row % 6])) for row in range(THREADS["read"] + 8)]
+        bank.deposit(0, np.arange(6), STATES)
+        taken = [bank._collect(request, 1)[0] for request in waiting]
+        assert [block[take][0, 0] for block, take, _ in taken] == [STATES[row % 6, 0] for row in range(len(waiting))]
+
+
+def test_a_prefetch_that_timed_out_leaves_the_withdrawal_its_whole_time(trial: str) -> None:
+    from storage.bank.sharded import start_sharded_bank
+
+    with start_sharded_bank(LAYOUT, 1, "tests", trial, timeout_s=0.2) as bank:
+        bank.prefetch(1, [0])
+        with pytest.raises(BankTimeoutError):
+            bank._prefetched[1, np.array([0]).tobytes()].result()
+        bank.deposit(0, np.arange(6), STATES)
+        assert np.array_equal(bank.withdraw(1, [0]), STATES[:1])
+
+
+def test_shards_can_be_placed_on_named_nodes(trial: str) -> None:
+    import ray
+
+    from storage.bank.sharded import start_sharded_bank
+
+    here = ray.get_runtime_context().get_node_id()
+    with pytest.raises(StorageError, match="1 nodes are named for 2 shards"):
+        start_sharded_bank(LAYOUT, 2, "tests", trial, node_ids=[here])
+    with start_sharded_bank(LAYOUT, 2, "tests", trial, node_ids=[here, here]) as bank:
+        bank.deposit(0, np.arange(6), STATES)
+        assert np.array_equal(bank.withdraw(1, np.arange(6)), STATES)
+
+
+def test_the_bank_never_imports_torch() -> None:
+    code = "import sys, storage.bank.sharded; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    code = "import sys, storage.bank; sys.exit(bool({'ray', 'numpy', 'pyarrow', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,170 @@
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import StorageError
+from storage.settings import DataSettings
+from storage.token_cache import TokenCache, open_token_cache
+
+TEXTS = ["alpha", "beta beta", "gamma é", "", "beta beta", "delta"]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> DataSettings:
+    return settings_of(tmp_path / "texts", TEXTS)
+
+
+def settings_of(folder: Path, contents: list[str], packing: str = "document") -> DataSettings:
+    folder.mkdir()
+    for index, text in enumerate(contents):
+        (folder / f"{index}.jsonl").write_text(f'{{"text": "{text}"}}\n{{"text": "tail {index}"}}\n')
+    return DataSettings(files=(f"{folder}/*.jsonl",), packing=packing)
+
+
+def cache_folder(root: Path) -> Path:
+    return next(path for path in root.iterdir() if path.is_dir())
+
+
+def document(cache: TokenCache, index: int) -> bytes:
+    return bytes(cache.tokens[cache.offsets[index] : cache.offsets[index + 1]].astype(np.uint8))
+
+
+def test_cache_holds_every_document_in_order(settings: DataSettings, tmp_path: Path) -> None:
+    cache = open_token_cache(settings, tmp_path / "cache")
+    expected = [text for index, first in enumerate(TEXTS) for text in (first, f"tail {index}")]
+    assert [document(cache, index).decode() for index in range(len(expected))] == expected
+    assert cache.document_ids[:3] == ("0.jsonl#0", "0.jsonl#1", "1.jsonl#0")
+    assert cache.tokens.dtype == np.uint16 and isinstance(cache.tokens, np.memmap)
+    assert cache.offsets.dtype == np.int64 and cache.offsets[-1] == len(cache.tokens)
+
+
+def test_equal_texts_are_in_one_split_and_every_document_in_one(settings: DataSettings, tmp_path: Path) -> None:
+    cache = open_token_cache(settings, tmp_path / "cache")
+    assert cache.splits[2] == cache.splits[8]
+    found = np.concatenate([cache.documents_of(split) for split in ("train", "select", "report")])
+    assert sorted(found.tolist()) == list(range(12))
+    with pytest.raises(StorageError, match="split 'apart' holds no document; write report or select or train"):
+        cache.documents_of("apart")
+
+
+def test_shipped_splits_are_the_recorded_ones(tmp_path: Path) -> None:
+    cache = open_token_cache(DataSettings(), tmp_path)
+    sizes = np.diff(cache.offsets)
+    found = {
+        split: (len(cache.documents_of(split)), int(sizes[cache.documents_of(split)].sum()))
+        for split in ("train", "select", "report", "apart")
+    }
+    assert found == {
+        "train": (146, 7_314_656),
+        "select": (39, 1_644_933),
+        "report": (48, 1_801_823),
+        "apart": (1, 1_204_997),
+    }
+
+
+def test_second_opening_reads_what_the_first_wrote(settings: DataSettings, tmp_path: Path) -> None:
+    first = open_token_cache(settings, tmp_path / "cache")
+    written = (first.folder / "tokens.bin").stat().st_mtime_ns
+    second = open_token_cache(DataSettings(files=settings.files, packing="eos"), tmp_path / "cache")
+    assert (second.folder / "tokens.bin").stat().st_mtime_ns == written
+    assert second.packing == "eos" and second.text_hashes == first.text_hashes
+
+
+def test_changed_content_has_a_cache_of_its_own(settings: DataSettings, tmp_path: Path) -> None:
+    first = open_token_cache(settings, tmp_path / "cache")
+    (tmp_path / "texts" / "0.jsonl").write_text('{"text": "changed"}\n')
+    second = open_token_cache(settings, tmp_path / "cache")
+    assert second.folder != first.folder and document(second, 0) == b"changed"
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 2)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("tokens.bin", truncate),
+        ("tokens.bin", flip),
+        ("tokens.bin", Path.unlink),
+        ("offsets.npy", flip),
+        ("documents.parquet", flip),
+        ("cache.json", truncate),
+        ("cache.json", lambda path: path.write_text("[]")),
+        ("cache.json", Path.unlink),
+    ],
+)
+def test_damaged_cache_is_built_again_with_a_warning(
+    settings: DataSettings,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    damage: Callable[[Path], object],
+) -> None:
+    expected = np.array(open_token_cache(settings, tmp_path / "cache").tokens)
+    damage(cache_folder(tmp_path / "cache") / name)
+    with caplog.at_level(logging.WARNING):
+        cache = open_token_cache(settings, tmp_path / "cache")
+    assert "is damaged" in caplog.text
+    assert np.array_equal(cache.tokens, expected)
+    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 1
+
+
+def test_failed_building_leaves_no_folder(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "texts", ["fine", "fine too"])
+    (tmp_path / "texts" / "9.jsonl").write_text('{"text": 5}\n')
+    with pytest.raises(StorageError, match="of type int"):
+        open_token_cache(settings, tmp_path / "cache")
+    assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
+
+
+def test_one_document_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("one long document " * 100)
+    with pytest.raises(StorageError, match="holds 1 distinct .* would be empty; give at least three"):
+        open_token_cache(DataSettings(files=(str(tmp_path / "book.txt"),)), tmp_path / "cache")
+
+
+def test_nul_is_refused_under_eos_packing_only(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "texts", ["a", "b\\u0000b", "c"])
+    assert document(open_token_cache(settings, tmp_path / "cache"), 2) == b"b\0b"
+    with pytest.raises(StorageError, match=r"document '1.jsonl#0' contains the token 0 \(NUL\)"):
+        open_token_cache(DataSettings(files=settings.files, packing="eos"), tmp_path / "cache")
+
+
+def test_root_that_cannot_be_written_is_named(settings: DataSettings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file cannot be written .*; choose another folder"):
+        open_token_cache(settings, tmp_path / "file")
+
+
+def _open_in_process(root: Path, barrier: object, results: object) -> None:
+    barrier.wait()  # type: ignore[attr-defined]
+    cache = open_token_cache(DataSettings(), root)
+    # Had each built one, the files opened would not be the same.
+    inode = (cache.folder / "tokens.bin").stat().st_ino
+    results.put((str(cache.folder), inode, int(cache.tokens.sum()), len(cache.tokens)))  # type: ignore[attr-defined]
+
+
+def test_two_processes_that_build_at_once_get_one_whole_cache(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=_open_in_process, args=(tmp_path, barrier, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert found[0] == found[1] and found[0][3] == 11_966_409
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [Path(found[0][0]).name]

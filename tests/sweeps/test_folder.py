@@ -1,0 +1,77 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps.folder import SweepFolder, choose_folder
+from sweeps.plan import SweepPlan, make_plan
+from sweeps.settings import SettingError
+
+
+def plan(*assignments: str) -> SweepPlan:
+    return make_plan("noise_scale", "demo", ["base.checkpoint=fresh", "sweep.values=0.1", *assignments], 1)
+
+
+def test_the_default_folder_names_sweep_and_identity() -> None:
+    assert plan().default_folder == Path("runs") / f"noise_scale-{plan().identity[:8]}"
+
+
+def test_the_same_sweep_finds_its_folder_again(tmp_path: Path) -> None:
+    with SweepFolder(choose_folder(plan(), tmp_path / "out", fresh=False), plan()) as folder:
+        first = folder.sweep_id
+    with SweepFolder(choose_folder(plan(), tmp_path / "out", fresh=False), plan()) as folder:
+        assert folder.sweep_id == first
+
+
+def test_fresh_stands_beside_what_is_there(tmp_path: Path) -> None:
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        first = folder.sweep_id
+    beside = choose_folder(plan(), tmp_path / "out", fresh=True)
+    assert beside == tmp_path / "out-2"
+    with SweepFolder(beside, plan()) as folder:
+        assert folder.sweep_id != first
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    with SweepFolder(tmp_path / "out", plan()):
+        pass
+    with pytest.raises(SettingError, match="with other settings"):
+        choose_folder(plan("trial.steps=5"), tmp_path / "out", fresh=False)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(SettingError, match="not a sweep"):
+        choose_folder(plan(), tmp_path, fresh=False)
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match="cannot be written"):
+        choose_folder(plan(), tmp_path / "file" / "out", fresh=False)
+
+
+def test_two_drivers_cannot_share_a_folder(tmp_path: Path) -> None:
+    with (
+        SweepFolder(tmp_path / "out", plan()),
+        pytest.raises(SettingError, match="another process is running"),
+        SweepFolder(tmp_path / "out", plan()),
+    ):
+        pass
+
+
+def test_only_a_whole_result_of_the_same_trial_counts_as_finished(tmp_path: Path) -> None:
+    trial = plan().trials[1]
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        place = folder.trial(trial)
+        place.mkdir(parents=True)
+        assert folder.result(trial) is None
+        result = {"identity": trial.identity, "curves": {"report": "report.parquet"}}
+        (place / "result.json").write_text(json.dumps(result))
+        assert folder.result(trial) is None
+        (place / "report.parquet").write_bytes(b"")
+        assert folder.result(trial) == result
+        (place / "result.json").write_text(json.dumps({**result, "identity": "another"}))
+        assert folder.result(trial) is None
+        (place / "result.json").write_text('{"identity"')
+        assert folder.result(trial) is None

@@ -1,0 +1,1 @@
+"""How one trial runs: settings, the DeepSpeed engine, the training loop, interventions and evaluations."""

@@ -1,0 +1,56 @@
+"""A trial's checkpoint: engine, intervention, bank and history in one folder that `storage.checkpoints` publishes."""
+
+import json
+import shutil
+from pathlib import Path
+
+from storage.bank.contract import StateBank
+from storage.checkpoints import newest_whole, partial_folder, publish
+from storage.files import write_json
+from workers.context import TrialContext
+from workers.training import TrainingLoop
+
+BANK = "bank"
+LOOP = "loop.json"
+ENGINE = "engine"
+
+
+def checkpoint_root(context: TrialContext) -> Path:
+    """Folder of a trial's checkpoints."""
+    return context.folder / "checkpoints"
+
+
+def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> None:
+    """Write the checkpoint after `step` finished steps; called on every worker."""
+    root = checkpoint_root(context)
+    partial = partial_folder(root, step)
+    if context.is_first:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    context.barrier()
+    loop.engine.save_checkpoint(str(partial), tag=ENGINE, save_latest=False)
+    context.barrier()
+    if context.is_first:
+        if bank is not None:
+            bank.snapshot(partial / BANK)
+        write_json(partial / LOOP, {"history": loop.history, "intervention": loop.intervention.state_dict()})
+        publish(root, step, context.identity)
+    context.barrier()
+
+
+def resume_trial(loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> int:
+    """Finished steps of the newest whole checkpoint, now loaded into the loop; 0 when there is none."""
+    found = newest_whole(checkpoint_root(context), context.identity)
+    if found is None:
+        return 0
+    step, folder = found
+    loaded, _ = loop.engine.load_checkpoint(str(folder), tag=ENGINE)
+    if loaded is None:
+        raise RuntimeError(f"DeepSpeed could not load the checkpoint {folder}")
+    kept = json.loads((folder / LOOP).read_text())
+    loop.history[:] = kept["history"]
+    loop.intervention.load_state_dict(kept["intervention"])
+    if bank is not None and context.is_first:
+        bank.restore(folder / BANK)
+    context.barrier()
+    return step

@@ -1,0 +1,95 @@
+"""The DeepSpeed engine of one trial: AdamW groups, ZeRO stage, precision, clipping.
+
+The optimiser is torch's own AdamW, so that nothing is compiled on a laptop.
+"""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.interface import RecurrentLanguageModel, State
+from models.loss import cross_entropy_sum
+from workers.settings import OptimizerSettings, TrialConfig
+
+# DeepSpeed looks for its accelerator at import; on a machine without CUDA it would otherwise try to build one.
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed  # noqa: E402
+from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
+
+# The shared-memory collective is a C++ build of a minute; gloo does the same job.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+class LossModule(nn.Module):
+    """The model with its loss, as one module, so that ZeRO sees every use of every parameter."""
+
+    def __init__(self, model: RecurrentLanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """(summed NLL in nats, final state)."""
+        hidden_BTD, final_state = self.model(tokens_BT, state)
+        nll_sum, _ = cross_entropy_sum(hidden_BTD, targets_BT, self.model)
+        return nll_sum, final_state
+
+
+def parameter_groups(model: RecurrentLanguageModel, weight_decay: float) -> list[dict[str, Any]]:
+    """Two AdamW groups: matrices with decay; A_log, dt_bias, D, norms and biases without."""
+    no_decay = model.no_decay_parameters()
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for name, p in named if name not in no_decay], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name in no_decay], "weight_decay": 0.0},
+    ]
+
+
+def _engine_config(config: TrialConfig, world: int) -> dict[str, Any]:
+    trial = config.trial
+    return {
+        "train_batch_size": trial.rows,
+        "train_micro_batch_size_per_gpu": trial.worker_micro_rows,
+        "gradient_accumulation_steps": trial.rows // (world * trial.worker_micro_rows),
+        "gradient_clipping": config.optimizer.clip,
+        "zero_optimization": {"stage": trial.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": trial.precision == "bf16"},
+        "steps_per_print": 10**9,
+        "wall_clock_breakdown": False,
+    }
+
+
+def build_engine(model: RecurrentLanguageModel, config: TrialConfig, world: int) -> DeepSpeedEngine:
+    """DeepSpeed engine around `LossModule(model)`; the process group exists already."""
+    settings: OptimizerSettings = config.optimizer
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, settings.weight_decay),
+        lr=settings.peak_lr,
+        betas=(settings.beta1, settings.beta2),
+    )
+    engine, *_ = deepspeed.initialize(
+        model=LossModule(model),
+        optimizer=optimizer,
+        config=_engine_config(config, world),
+        dist_init_required=False,
+    )
+    return engine
+
+
+def set_learning_rate(engine: DeepSpeedEngine, rate: float) -> None:
+    """Set the rate of the coming step in every parameter group."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def plain_weights(engine: DeepSpeedEngine) -> dict[str, Tensor]:
+    """The model's weights as plain tensors, whole on every worker, whatever the ZeRO stage."""
+    model = engine.module.model
+    if engine.zero_optimization_stage() < 3:
+        return {name: value.detach() for name, value in model.state_dict().items()}
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,0 +1,50 @@
+"""What an intervention is: the draw of h_{-1} for each row of each step, and what it learns from final states."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.interface import State
+from storage.bank.contract import StateBank
+from workers.settings import InterventionSettings
+from workers.state_vector import StateVector
+
+
+@dataclass(frozen=True)
+class InterventionContext:
+    """What an intervention may use. It never sees a rank, a process or a micro-batch."""
+
+    settings: InterventionSettings
+    vector: StateVector
+    zero_state: Callable[[int], State]
+    """Zero state of so many sequences, on the worker's device."""
+    rows: int
+    """G, rows of the global batch."""
+    seed: int
+    """`trial.seed`."""
+    bank: StateBank | None
+    """The trial's state bank, for the arms that use one."""
+
+
+class Intervention(ABC):
+    """One way to draw initial states (contract 3). Rows are global row numbers, int64, in 0..G-1."""
+
+    @abstractmethod
+    def initial_state(self, step: int, rows: np.ndarray) -> State | None:
+        """State before the first token for each of `rows`, detached; None means zero."""
+
+    @abstractmethod
+    def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
+        """Take note of the states after the last token; called after the forward pass, before the backward pass."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed trial needs besides the bank's snapshot; JSON-compatible."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        if state:
+            raise ValueError(f"this intervention keeps nothing, but the checkpoint holds {sorted(state)}")

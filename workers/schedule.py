@@ -1,0 +1,19 @@
+"""The learning rate as a pure function of the step, so that a resumed trial needs no scheduler state."""
+
+import math
+
+from workers.settings import OptimizerSettings
+
+
+def learning_rate(step: int, steps: int, settings: OptimizerSettings) -> float:
+    """Learning rate of step 0..steps-1: linear warm-up over `warmup_share`, then cosine (or constant) to `min_lr`.
+
+    Step 0 already moves (rate peak / warm-up steps); the last step runs at `min_lr`, so that the schedule is finished.
+    """
+    warmup = round(settings.warmup_share * steps)
+    if step < warmup:
+        return settings.peak_lr * (step + 1) / warmup
+    if settings.schedule == "constant":
+        return settings.peak_lr
+    share = (step - warmup) / max(1, steps - 1 - warmup)
+    return settings.min_lr + (settings.peak_lr - settings.min_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))

@@ -1,0 +1,259 @@
+"""What one trial does: the `base.*`, `intervention.*`, `trial.*`, `optimizer.*` and `eval.*` settings and the whole trial."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.settings import ModelSettings
+from storage.settings import BankSettings, DataSettings
+from workers.arms import check_arm
+
+RECIPE_VERSION = 1
+"""Raised whenever the code changes in a way that changes a trial's numbers, so that old results are not continued."""
+
+FRESH_BASE = "fresh"
+"""The `base.checkpoint` of a model that starts from its initialisation instead of a checkpoint."""
+
+
+def _require(holds: bool, key: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{key} is {value!r}; write {expected}")
+
+
+def _is_number(value: float) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseSettings:
+    """The checkpoint a trial starts from."""
+
+    checkpoint: str = "demo-mamba2"
+    """A shipped base (`models/bases/`), a folder with config.json and weights, or `fresh` for a new initialisation."""
+    seed: int = 0
+    """Seed of a `fresh` initialisation. Different from `trial.seed`, which keys data, noise and resets."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.checkpoint), "base.checkpoint", self.checkpoint, "a folder, a shipped name or 'fresh'")
+        _require(self.seed >= 0, "base.seed", self.seed, "a whole number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterventionSettings:
+    """How h_{-1}, the state before the first token of a training window, is drawn."""
+
+    sigma: float = 0.0
+    """Standard deviation of random noise, in units of the state; one value for all layers and heads."""
+    reset_probability: float = 0.1
+    """Probability that a passed state is replaced by zero, drawn for each row and step (paper: 0.1)."""
+    parts: tuple[str, ...] = ("recurrent",)
+    """Parts of the state an intervention touches; the others start from zero."""
+
+    def __post_init__(self) -> None:
+        _require(_is_number(self.sigma) and self.sigma >= 0, "intervention.sigma", self.sigma, "a number of at least 0")
+        _require(
+            _is_number(self.reset_probability) and 0 <= self.reset_probability <= 1,
+            "intervention.reset_probability",
+            self.reset_probability,
+            "a number from 0 to 1",
+        )
+        known = ("recurrent", "conv")
+        _require(
+            bool(self.parts) and set(self.parts) <= set(known),
+            "intervention.parts",
+            list(self.parts),
+            f"some of {known}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSettings:
+    """Length and shape of one post-training run, and what it runs on."""
+
+    steps: int = 100
+    """Optimiser steps."""
+    context: int = 64
+    """T, tokens per training window."""
+    rows: int = 48
+    """G, sequences in the global batch of one optimiser step."""
+    micro_rows: int = 0
+    """Rows of one forward pass of one worker; 0: all rows of the worker at once."""
+    seed: int = 0
+    """Keys the data order, the noise and the resets, with step and row."""
+    workers: int = 1
+    """Processes of the trial; more than one run through a Ray Train worker group."""
+    threads: int = 1
+    """CPU threads of each worker."""
+    precision: str = "fp32"
+    """`fp32`, or `bf16` for weights and activations (states and scans stay fp32)."""
+    zero_stage: int = 1
+    """DeepSpeed ZeRO stage, 0 to 3."""
+    checkpoint_every: int = 50
+    """Steps between checkpoints; 0: none."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("context", 1), ("rows", 1), ("workers", 1), ("threads", 1)):
+            _require(getattr(self, name) >= least, f"trial.{name}", getattr(self, name), "a whole number of at least 1")
+        for name in ("micro_rows", "seed", "checkpoint_every"):
+            _require(getattr(self, name) >= 0, f"trial.{name}", getattr(self, name), "a whole number of at least 0")
+        _require(self.precision in ("fp32", "bf16"), "trial.precision", self.precision, "'fp32' or 'bf16'")
+        _require(self.zero_stage in (0, 1, 2, 3), "trial.zero_stage", self.zero_stage, "0, 1, 2 or 3")
+        _require(
+            self.rows % self.workers == 0,
+            "trial.rows",
+            self.rows,
+            f"a multiple of trial.workers, which is {self.workers}",
+        )
+        _require(
+            (self.rows // self.workers) % self.worker_micro_rows == 0,
+            "trial.micro_rows",
+            self.micro_rows,
+            f"a divisor of the {self.rows // self.workers} rows of a worker",
+        )
+
+    @property
+    def worker_micro_rows(self) -> int:
+        """Rows of one forward pass of one worker."""
+        return self.micro_rows or self.rows // self.workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW with linear warm-up and a cosine. Post-training uses a tenth of the base's peak rate, as the paper does."""
+
+    peak_lr: float = 3e-4
+    """Highest learning rate, reached at the end of the warm-up."""
+    min_lr: float = 1.5e-5
+    """Learning rate at the last step."""
+    warmup_share: float = 0.1
+    """Share of the steps spent on linear warm-up (paper: 0.1)."""
+    weight_decay: float = 0.1
+    """Decay of matrices; A_log, dt_bias, D, norms and biases have none."""
+    clip: float = 1.0
+    """Largest gradient norm."""
+    beta1: float = 0.9
+    """AdamW's first moment decay (paper: 0.9)."""
+    beta2: float = 0.95
+    """AdamW's second moment decay (paper: 0.95)."""
+    schedule: str = "cosine"
+    """`cosine` from the peak to `min_lr`, or `constant` after the warm-up."""
+
+    def __post_init__(self) -> None:
+        for name in ("peak_lr", "min_lr", "weight_decay", "clip"):
+            value = getattr(self, name)
+            _require(_is_number(value) and value >= 0, f"optimizer.{name}", value, "a number of at least 0")
+        _require(self.clip > 0, "optimizer.clip", self.clip, "a number above 0")
+        _require(
+            self.min_lr <= self.peak_lr,
+            "optimizer.min_lr",
+            self.min_lr,
+            f"at most optimizer.peak_lr, which is {self.peak_lr}",
+        )
+        for name in ("warmup_share", "beta1", "beta2"):
+            value = getattr(self, name)
+            _require(_is_number(value) and 0 <= value < 1, f"optimizer.{name}", value, "a number from 0 to below 1")
+        _require(self.schedule in ("cosine", "constant"), "optimizer.schedule", self.schedule, "'cosine' or 'constant'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSettings:
+    """Windows on which perplexity against position is measured, always from zero state."""
+
+    length: int = 16384
+    """Positions of an evaluation window, in tokens."""
+    windows: int = 16
+    """Windows of the report split; tables and figures come from these."""
+    select_windows: int = 8
+    """Windows of the select split, on which sigma is chosen."""
+    apart_windows: int = 4
+    """Windows of the book kept apart from the shipped corpus; 0 for none, and none with files of one's own."""
+    chunk: int = 512
+    """Tokens of one forward pass; the state is carried from chunk to chunk. Memory grows with it, results do not."""
+    every: int = 0
+    """Steps between evaluations on the select split during training; 0: only at the end."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "windows", "select_windows", "chunk"):
+            _require(getattr(self, name) >= 1, f"eval.{name}", getattr(self, name), "a whole number of at least 1")
+        for name in ("apart_windows", "every"):
+            _require(getattr(self, name) >= 0, f"eval.{name}", getattr(self, name), "a whole number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialConfig:
+    """Everything one trial needs to know. `identity` is its name in folders and in the tracking store."""
+
+    arm: str
+    """The intervention, see `workers.arms`."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    base: BaseSettings = field(default_factory=BaseSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    intervention: InterventionSettings = field(default_factory=InterventionSettings)
+    trial: TrialSettings = field(default_factory=TrialSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    bank: BankSettings = field(default_factory=BankSettings)
+
+    def __post_init__(self) -> None:
+        check_arm(self.arm)
+        _require(
+            self.bank.shards <= self.trial.rows,
+            "bank.shards",
+            self.bank.shards,
+            f"at most trial.rows, which is {self.trial.rows}",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionary; tuples become lists, so that it survives JSON unchanged."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrialConfig":
+        """The inverse of `to_dict`."""
+        groups = {name: settings(**_tuples(values[name])) for name, settings in TRIAL_GROUPS.items()}
+        return cls(arm=values["arm"], **groups)
+
+
+TRIAL_GROUPS: dict[str, type[Any]] = {
+    "model": ModelSettings,
+    "base": BaseSettings,
+    "data": DataSettings,
+    "intervention": InterventionSettings,
+    "trial": TrialSettings,
+    "optimizer": OptimizerSettings,
+    "eval": EvalSettings,
+    "bank": BankSettings,
+}
+"""The groups of settings of a trial, by the first half of a setting's name."""
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+NOT_IN_IDENTITY = {
+    "data": ("files",),
+    "base": ("checkpoint",),
+    "trial": ("workers", "threads", "micro_rows", "zero_stage", "checkpoint_every"),
+    "eval": ("chunk", "every"),
+    "bank": ("shards", "mode"),
+}
+"""Settings that say where and how fast, not what: the numbers do not depend on them beyond rounding."""
+
+
+def trial_identity(config: TrialConfig, base_hash: str, data_hash: str) -> str:
+    """Hash (64 hexadecimal digits) of all that can change a trial's numbers and of nothing else.
+
+    `base_hash` and `data_hash` are content hashes: the same files under other paths give the same identity.
+    """
+    values = config.to_dict()
+    for group, names in NOT_IN_IDENTITY.items():
+        for name in names:
+            del values[group][name]
+    if config.base.checkpoint != FRESH_BASE:
+        del values["base"]["seed"]
+    values |= {"recipe": RECIPE_VERSION, "base_hash": base_hash, "data_hash": data_hash}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,129 @@
+"""What Ray Tune starts for each trial: the training loop in place, or a Ray Train worker group around the same loop."""
+
+import dataclasses
+import traceback
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import train as ray_train
+from ray import tune
+
+from storage.bank.contract import StateBank
+from storage.bank.layout import BankLayout
+from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
+from workers.context import TrialContext, join_alone
+from workers.settings import TrialConfig
+from workers.trial import train
+
+FAILURE = "failure.txt"
+"""Why the last attempt of a trial failed, in its folder; a finished trial has none."""
+DRIVER_RESOURCE = "sweep_driver"
+"""Custom resource of the node that hosts the drivers of trials with a worker group (see cluster.yaml)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialJob:
+    """What a trial's process is told, as plain values that travel through Tune."""
+
+    config: dict[str, Any]
+    label: str
+    identity: str
+    folder: str
+    cache: str
+    sweep_id: str
+    gpus_per_worker: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dictionary for Tune's parameter space."""
+        return dataclasses.asdict(self)
+
+
+def run_trial(config: dict[str, Any]) -> None:
+    """Tune's trainable; `config["job"]` is a TrialJob. A failure is written into the trial's folder, then raised."""
+    job = TrialJob(**config["job"])
+    folder = Path(job.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if TrialConfig.from_dict(job.config).trial.workers == 1:
+            _run_here(job)
+        else:
+            _run_worker_group(job)
+        (folder / FAILURE).unlink(missing_ok=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        (folder / FAILURE).write_text(
+            f"{type(error).__name__}: {reason[0] if reason else ''}\n\n{traceback.format_exc()}"
+        )
+        raise
+
+
+def _run_here(job: TrialJob) -> None:
+    join_alone()
+    device = torch.device("cuda", 0) if job.gpus_per_worker else torch.device("cpu")
+    context = TrialContext(
+        folder=Path(job.folder),
+        cache=Path(job.cache),
+        identity=job.identity,
+        device=device,
+        report=tune.report,
+    )
+    context.open_bank = partial(_open_bank, job, context)
+    train(TrialConfig.from_dict(job.config), context)
+
+
+def _run_worker_group(job: TrialJob) -> None:
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    trial = TrialConfig.from_dict(job.config).trial
+    trainer = TorchTrainer(
+        _run_worker,
+        train_loop_config=job.as_dict(),
+        torch_config=TorchConfig(backend="nccl" if job.gpus_per_worker else "gloo"),
+        scaling_config=ray_train.ScalingConfig(
+            num_workers=trial.workers,
+            use_gpu=bool(job.gpus_per_worker),
+            resources_per_worker={"CPU": trial.threads, **({"GPU": 1} if job.gpus_per_worker else {})},
+        ),
+        run_config=ray_train.RunConfig(
+            name="train",
+            storage_path=str(Path(job.folder) / "ray"),
+            callbacks=[TuneReportCallback()],  # type: ignore[list-item]
+            # Tune retries the whole trial; a controller that retries for ever would hide a failure.
+            failure_config=ray_train.FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
+        ),
+    )
+    trainer.fit()
+
+
+def _run_worker(job_values: dict[str, Any]) -> None:
+    job = TrialJob(**job_values)
+    group = ray_train.get_context()
+    context = TrialContext(
+        folder=Path(job.folder),
+        cache=Path(job.cache),
+        identity=job.identity,
+        rank=group.get_world_rank(),
+        world=group.get_world_size(),
+        device=ray_train.torch.get_device(),
+        report=ray_train.report,
+    )
+    context.open_bank = partial(_open_bank, job, context)
+    train(TrialConfig.from_dict(job.config), context)
+
+
+def _open_bank(job: TrialJob, context: TrialContext, layout: BankLayout) -> StateBank:
+    """The trial's sharded bank: the first worker starts the actors, the others connect to them by name."""
+    shards = TrialConfig.from_dict(job.config).bank.shards
+    namespace = f"bank-{job.sweep_id[:16]}"
+    # A retried trial must not meet the actors of its dead predecessor.
+    attempt = context.gather(f"{job.identity[:16]}-{uuid.uuid4().hex[:8]}")[0]
+    bank: StateBank | None = None
+    if context.is_first:
+        bank = start_sharded_bank(layout, shards=shards, namespace=namespace, trial=attempt)
+    context.barrier()
+    return bank or connect_sharded_bank(namespace, attempt)
