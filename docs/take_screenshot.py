@@ -23,11 +23,13 @@ from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from storage.tracking_view import view_path
 
-WINDOW = (1600, 1000)
+WINDOW = (1600, 1143)
+"""Outer size in pixels; the page itself is 143 pixels lower."""
 SERVER_START_S = 120
 DRAWING_S = 120
 FLAGS = (
@@ -43,10 +45,19 @@ FLAGS = (
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )
-# A line counts once its path has been laid out, so a chart that is still loading counts none.
+# The assistant's panel and the note about shared views cover a third of the page.
+CLOSE_BUTTONS = ", ".join(
+    f"[data-component-id='mlflow.{name}']"
+    for name in ("assistant.chat_panel.close", "experiment_page.shared_view.dismiss")
+)
+# Runs with a laid-out line in the chart of the curve: Plotly binds each line to its trace, and the UI names the run in
+# it. (The UI draws every run twice, once for smoothing; a chart that is still loading has no path yet.)
 LINES_DRAWN = """
-return Array.from(document.querySelectorAll('.scatterlayer .trace path.js-line'))
-    .filter(path => (path.getAttribute('d') || '').includes('L') || (path.getAttribute('d') || '').length > 20).length;
+const drawn = Array.from(document.querySelectorAll('.scatterlayer .trace'))
+    .filter(node => node.querySelector('path.js-line[d*="L"], path.js-line[d*="C"]'))
+    .map(node => node.__data__[0].trace._input)
+    .filter(trace => trace.metricKey === 'ppl_by_position');
+return new Set(drawn.map(trace => trace.uuid)).size;
 """
 
 
@@ -140,8 +151,10 @@ def shoot(browser: webdriver.Chrome, address: str, expected: int, path: Path) ->
     browser.get(address)
     wait = WebDriverWait(browser, DRAWING_S, ignored_exceptions=())
     wait.until(lambda page: page.execute_script(LINES_DRAWN) >= expected, f"fewer than {expected} lines were drawn")
-    # Plotly lays the legend and the axes out once more after the lines.
-    time.sleep(1.5)
+    for button in browser.find_elements(By.CSS_SELECTOR, CLOSE_BUTTONS):
+        browser.execute_script("arguments[0].click()", button)
+    # The chart grows into the room that was won, and Plotly lays its axes out once more.
+    time.sleep(2.5)
     path.parent.mkdir(parents=True, exist_ok=True)
     browser.save_screenshot(str(path))
     return int(browser.execute_script(LINES_DRAWN))

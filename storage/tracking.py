@@ -57,18 +57,26 @@ class Tracker:
         return self._store.write(open_once)
 
     def open_trial(
-        self, parent: TrackedRun, trial_id: str, identity: str, arm: str, params: Mapping[str, Any]
+        self,
+        parent: TrackedRun,
+        trial_id: str,
+        identity: str,
+        arm: str,
+        params: Mapping[str, Any],
+        color: str | None = None,
     ) -> TrackedRun:
         """The child run of the trial with this `identity`: continued (RUNNING again) or made, never a second one.
 
         `trial_id` is shown as its name, `params` are flattened to dotted names. MLflow parameters cannot change; a
-        setting outside the identity that did change between two starts is kept as the tag `now.NAME`.
+        setting outside the identity that did change between two starts is kept as the tag `now.NAME`. `color`
+        (`#rrggbb`) is the run's colour in the UI, so that an arm looks there as it does in the figures.
         """
 
         def open_once() -> TrackedRun:
             sweep_id = str(self._store.client.get_run(parent.run_id).data.tags["sweep.id"])
             marks = {"mlflow.parentRunId": parent.run_id, "trial.identity": identity}
             notes = {"sweep.role": "trial", "sweep.id": sweep_id, "trial.id": trial_id}
+            notes |= {"mlflow.runColor": color} if color else {}
             run = self._store.continue_or_create(parent.experiment_id, trial_id, marks, notes)
             self._store.log_params(run, {"arm": arm, **values.flatten(params)})
             return run

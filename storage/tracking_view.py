@@ -18,16 +18,25 @@ def view_state(metric: str, sweep_id: str | None = None) -> str:
     search = TRIAL_FILTER if sweep_id is None else f"{TRIAL_FILTER} AND tags.`sweep.id` = '{sweep_id}'"
     state = {
         "searchFilter": search,
-        "orderByKey": "attributes.start_time",
+        "orderByKey": "tags.`mlflow.runName`",  # any order but by start time: that one folds trials into the parent
         "orderByAsc": True,
         "runsHiddenMode": "SHOW_ALL",
         "hideEmptyCharts": True,
-        "compareRunSections": [
-            {"uuid": _SECTION, "name": "Perplexity by position", "display": True, "isReordered": True}
-        ],
+        "compareRunSections": [_section()],
         "compareRunCharts": [_line_chart(metric)],
     }
     return json.dumps(state, separators=(",", ":"))
+
+
+def _section() -> dict[str, object]:
+    return {
+        "uuid": _SECTION,
+        "name": "Perplexity by position",
+        "display": True,
+        "isReordered": True,
+        "columns": 1,
+        "cardHeight": 480,
+    }
 
 
 def _line_chart(metric: str) -> dict[str, object]:
@@ -42,8 +51,9 @@ def _line_chart(metric: str) -> dict[str, object]:
         "selectedMetricKeys": [metric],
         "xAxisKey": "step",
         "xAxisScaleType": "log",
-        "scaleType": "linear",
+        "scaleType": "log",
         "lineSmoothness": 0,
+        "displayPoints": False,
         "range": {},
         "useGlobalXaxisKey": False,
         "useGlobalLineSmoothing": False,

@@ -4,9 +4,9 @@ Colours are safe for colour-blind readers: black, grey and the Okabe-Ito palette
 viridis (dark = small value) without its palest end for a swept value, so the order of the values shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -52,25 +52,32 @@ class Line:
     """95 % bounds over documents, where asked for."""
 
 
-def styles(results: Sequence[ArmResult]) -> dict[str, Style]:
+class Labelled(Protocol):
+    """What a style is chosen by; an `ArmResult` is one, a planned trial may be another."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def arm(self) -> str: ...
+    @property
+    def value(self) -> float | None: ...
+
+
+def styles(arms: Iterable[Labelled]) -> dict[str, Style]:
     """A style per label: named arms have their own, swept values run along the colour map in order of value."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    groups = by_label(results)
-    # `or 0.0` is for the type checker: only labels with a value are sorted.
-    swept = sorted(
-        (label for label, group in groups.items() if group[0].value is not None),
-        key=lambda label: groups[label][0].value or 0.0,
-    )
-    others = iter(_OTHERS * len(groups))
+    first = {entry.label: entry for entry in reversed(list(arms))}
+    swept = [label for _, label in sorted((e.value, label) for label, e in first.items() if e.value is not None)]
+    others = iter(_OTHERS * len(first))
     found: dict[str, Style] = {}
-    for label, group in groups.items():
-        if label in swept:
+    for label, entry in first.items():
+        if entry.value is not None:
             shade = 0.05 + 0.83 * swept.index(label) / max(len(swept) - 1, 1)
             found[label] = Style(to_hex(colormaps["viridis"](shade)), "solid", 1.8)
         else:
-            color, dash, width = _NAMED.get(group[0].arm) or (next(others), "dot", 2.2)
+            color, dash, width = _NAMED.get(entry.arm) or (next(others), "dot", 2.2)
             found[label] = Style(color, dash, width)
     return found
 

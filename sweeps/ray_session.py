@@ -4,12 +4,12 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sweeps.settings import SettingError
 
@@ -63,12 +63,7 @@ def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
 def _private_cluster(cpus: int) -> Iterator[None]:
     # Short, since Unix sockets below it may have 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="sweep-", dir="/tmp"))
-    port = _free_port()
-    changed = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(_new_token(folder)),
-        "RAY_GCS_SERVER_PORT": str(port),
-    }
+    changed = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_new_token(folder))}
     before = {name: os.environ.get(name) for name in (*changed, "RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     for name in before:
         os.environ.pop(name, None)
@@ -82,11 +77,12 @@ def _private_cluster(cpus: int) -> Iterator[None]:
             resources={"sweep_driver": 64},
             include_dashboard=True,
             dashboard_host="127.0.0.1",
+            dashboard_port=0,
             log_to_driver=False,
             logging_level=logging.ERROR,
             _temp_dir=str(folder),
             _node_ip_address="127.0.0.1",
-            runtime_env={"env_vars": _worker_environment(f"127.0.0.1:{port}")},
+            runtime_env=_runtime_env(),
         )
         yield
     finally:
@@ -114,10 +110,7 @@ def _remote_cluster(address: str) -> Iterator[None]:
             address=address,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env={
-                "py_modules": [str(root / package) for package in PACKAGES],
-                "env_vars": QUIET,
-            },
+            runtime_env={**_runtime_env(), "py_modules": [str(root / package) for package in PACKAGES]},
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -125,9 +118,15 @@ def _remote_cluster(address: str) -> Iterator[None]:
     yield
 
 
-def _worker_environment(address: str) -> dict[str, str]:
-    """RAY_ADDRESS is pinned: with another cluster on the machine, Train's cleaner would not know which one is meant."""
-    return {**QUIET, "RAY_ADDRESS": address}
+def _runtime_env() -> dict[str, Any]:
+    return {"env_vars": QUIET, "worker_process_setup_hook": pin_address}
+
+
+def pin_address() -> None:
+    """Set RAY_ADDRESS in a worker: with another cluster on the machine, Train's cleaner would not know which is meant."""
+    import ray
+
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
 
 
 def _new_token(folder: Path) -> Path:
@@ -136,10 +135,3 @@ def _new_token(folder: Path) -> Path:
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32))
     return path
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from storage.batch_order import WindowOrder
 from storage.errors import StorageError
+from storage.files import write_json
 from storage.token_cache import open_token_cache
 from storage.tracking import Tracker
 from sweeps.dry_run import check_before_start
@@ -22,6 +24,8 @@ from sweeps.report import make_report
 from sweeps.settings import SettingError
 from workers.evaluations.windows import evaluation_splits
 
+SESSION = "session.json"
+"""Wall time of the last command that ran trials, for `benchmarks.demo_time`."""
 DONE, FAILED, SOME_FAILED, INTERRUPTED, TERMINATED = 0, 1, 3, 130, 143
 
 
@@ -85,13 +89,18 @@ def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, addre
     # Imported here: everything above must be able to say no within a second.
     from sweeps.ray_session import ray_session
 
+    started = time.monotonic()
     with ray_session(address, machine_cpus()) as session:
         from sweeps.tune_driver import run_trials, trials_at_once
 
+        at_once = trials_at_once(missing, session)
         expected = max(trial.expected_seconds for trial in missing)
-        with Progress(len(plan.trials), finished, trials_at_once(missing, session), expected) as progress:
+        with Progress(len(plan.trials), finished, at_once, expected) as progress:
             recorder.say = progress.say
-            return run_trials(missing, folder, session, recorder, progress)
+            failures = run_trials(missing, folder, session, recorder, progress)
+    seconds = time.monotonic() - started
+    write_json(folder.root / SESSION, {"seconds": seconds, "trials": len(missing), "at_once": at_once})
+    return failures
 
 
 def _finish(

@@ -127,7 +127,7 @@ def ray_cluster() -> Iterator[RayCluster]:
         os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
 
     temp_dir = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))  # short: socket paths are limited to 107 bytes
-    context = ray.init(
+    ray.init(
         address="local",
         num_cpus=4,
         include_dashboard=True,
@@ -137,7 +137,7 @@ def ray_cluster() -> Iterator[RayCluster]:
         _temp_dir=str(temp_dir),
         runtime_env={"worker_process_setup_hook": pin_address},
     )
-    cluster = RayCluster(context.address_info["gcs_address"], temp_dir)
+    cluster = RayCluster(ray.get_runtime_context().gcs_address, temp_dir)
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         yield cluster

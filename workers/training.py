@@ -58,7 +58,12 @@ class TrainingLoop:
         started = time.perf_counter()
         rate = learning_rate(step, trial.steps, self.config.optimizer)
         set_learning_rate(self.engine, rate)
-        nll_sum = sum(self._forward_backward(step, rows) for rows in self.micro_batches())
+        nll_sum = 0.0
+        for number, rows in enumerate(self.micro_batches()):
+            if number:
+                # DeepSpeed counts micro-batches by calls of step(); the optimiser moves at the last one only.
+                self.engine.step()
+            nll_sum += self._forward_backward(step, rows)
         loss = self.context.sum_over_workers(nll_sum) / (trial.rows * trial.context)
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"the loss is {loss} at step {step + 1}; lower optimizer.peak_lr or intervention.sigma")

@@ -46,7 +46,7 @@ def load_base(config: TrialConfig, device: torch.device) -> RecurrentLanguageMod
     if config.base.checkpoint == FRESH_BASE:
         return build_model(config.model, vocab_size(config), config.base.seed).to(device)
     folder = shipped_or_folder(config.base.checkpoint)
-    return load_checkpoint(folder, config.model, device=device)
+    return load_checkpoint(folder, config.model, vocab_size(config), device=device)
 
 
 def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
@@ -82,7 +82,8 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
             write_curve(context.folder / f"{split}.parquet", curve)
         write_json(context.folder / HISTORY, history)
         if ARMS[config.arm].trains:
-            save_checkpoint(model, dims(config.model.architecture, config.model.size), context.folder / MODEL)
+            size = dims(config.model.architecture, config.model.size, vocab_size(config))
+            save_checkpoint(model, size, context.folder / MODEL)
         write_json(context.folder / RESULT, result)
     return result
 

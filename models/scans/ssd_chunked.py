@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from models.scans.ssd_factored import TileGrads, TileInputs, backward_tile, forward_tile
+from models.scans.ssd_factored import TileGrads, TileInputs, TileStates, backward_tile, forward_tile
 from models.scans.ssd_pairwise import pairwise_block
 from models.scans.ssd_tiles import Tile, plan_tiles, row_ranges
 
@@ -70,12 +70,8 @@ class _Inputs:
         return [x, dt, decay, own.B_MQN, own.C_MQN, start_RIN, reset]
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """What the backward pass needs of a tile: the state before each block; None is zero."""
-
-    tile: Tile
-    starts_RKIN: Tensor | None
+_Kept = list[tuple[Tile, TileStates]]
+"""The tiles of some rows in order of time, with what the backward pass needs of each."""
 
 
 class _ChunkedScan(torch.autograd.Function):
@@ -118,7 +114,7 @@ class _ChunkedScan(torch.autograd.Function):
         grads = [torch.empty_like(v) for v in (x_BTHP, dt_BTH, decay_BTH, B_BTN, C_BTN)]
         dh0_BHPN = torch.empty_like(hT_BHPN) if ctx.needs_input_grad[5] else None
         for kept in ctx.kept_rows:
-            row = slice(kept[0].tile.low, kept[0].tile.high)
+            row = slice(kept[0][0].low, kept[0][0].high)
             dafter = None if dhT_BHPN is None else dhT_BHPN[row].flatten(1, 2)
             dstart_RIN = _backward_rows(
                 inputs, kept, y_BTHP, hT_BHPN[row].flatten(1, 2), dy_BTHP, dafter, grads, dh0_BHPN is not None
@@ -132,61 +128,65 @@ class _ChunkedScan(torch.autograd.Function):
 
 def _forward_rows(
     inputs: _Inputs, tiles: list[Tile], state_RIN: Tensor | None, y_BTHP: Tensor, keep: bool
-) -> tuple[list[_Kept], Tensor]:
+) -> tuple[_Kept, Tensor]:
     """Run the tiles of some rows in order of time, write `y_BTHP`, and return what to keep and the final state."""
     kept = []
     for tile in tiles:
-        starts_RKIN: Tensor | None
         if tile.factored:
-            starts_RKIN, state_RIN = forward_tile(inputs.of(tile), state_RIN, _blocks(y_BTHP, tile))
+            states, after_RIN = forward_tile(inputs.of(tile), state_RIN, _blocks(y_BTHP, tile))
         else:
-            starts_RKIN = None if state_RIN is None else state_RIN.unsqueeze(1)
-            y_BTHP[tile.at], state_RIN = pairwise_block(*inputs.pairwise(tile, state_RIN))
-        kept.append(_Kept(tile, starts_RKIN if keep else None))
-    return kept, state_RIN
+            states = TileStates(state_RIN, None)
+            y_BTHP[tile.at], after_RIN = pairwise_block(*inputs.pairwise(tile, state_RIN))
+        state_RIN = after_RIN
+        if keep:
+            kept.append((tile, states))
+    return kept, after_RIN
 
 
 def _backward_rows(
     inputs: _Inputs,
-    kept: list[_Kept],
+    kept: _Kept,
     y_BTHP: Tensor,
     after_RIN: Tensor,
     dy_BTHP: Tensor,
-    dstate_RIN: Tensor | None,
+    dafter_RIN: Tensor | None,
     grads: list[Tensor],
     wants_dh0: bool,
 ) -> Tensor | None:
     """Run the tiles of some rows backwards, write `grads` of (x, dt, decay, B, C), and return the gradient of h0."""
     for index in range(len(kept) - 1, -1, -1):
-        tile, starts_RKIN = kept[index].tile, kept[index].starts_RKIN
-        wants_dstart = wants_dh0 or index > 0
+        tile, states = kept[index]
         dy_RKQHP = _blocks(dy_BTHP, tile).to(inputs.dt_BTH.dtype)
         if tile.factored:
-            y_RKQHP = _blocks(y_BTHP, tile)
-            own, dstate_RIN = backward_tile(
-                inputs.of(tile), starts_RKIN, after_RIN, y_RKQHP, dy_RKQHP, dstate_RIN, wants_dstart
+            own, dafter_RIN = backward_tile(
+                inputs.of(tile),
+                states,
+                after_RIN,
+                _blocks(y_BTHP, tile),
+                dy_RKQHP,
+                dafter_RIN,
+                wants_dstart=wants_dh0 or index > 0,
             )
         else:
-            own, dstate_RIN = _backward_pairwise(inputs, kept[index], dy_RKQHP, dstate_RIN)
+            own, dafter_RIN = _backward_pairwise(inputs, tile, states.start_RIN, dy_RKQHP, dafter_RIN)
         for full, part in zip(grads, (own.x_RKQHP, own.dt_RKQH, own.decay_RKQH, own.B_MQN, own.C_MQN), strict=True):
             full[tile.at] = part.view_as(full[tile.at])
-        if starts_RKIN is not None:
-            after_RIN = starts_RKIN[:, 0]
-    return dstate_RIN
+        if index:
+            after_RIN = states.start_RIN
+    return dafter_RIN
 
 
 def _backward_pairwise(
-    inputs: _Inputs, kept: _Kept, dy_RKQHP: Tensor, dafter_RIN: Tensor | None
+    inputs: _Inputs, tile: Tile, start_RIN: Tensor | None, dy_RKQHP: Tensor, dafter_RIN: Tensor | None
 ) -> tuple[TileGrads, Tensor]:
     """Return the gradients of a tile of one block with pairwise decays, by running it again under autograd."""
     R, _, _, H, P = dy_RKQHP.shape
-    N = inputs.B_BTN.shape[2]
-    start = kept.starts_RKIN
-    start_RIN = dy_RKQHP.new_zeros(R, H * P, N) if start is None else start[:, 0]
-    *values, reset = inputs.pairwise(kept.tile, start_RIN)
+    if start_RIN is None:
+        start_RIN = dy_RKQHP.new_zeros(R, H * P, inputs.B_BTN.shape[2])
+    *values, reset_RQ = inputs.pairwise(tile, start_RIN)
     with torch.enable_grad():
-        leaves = [value.detach().requires_grad_() for value in values if value is not None]
-        y, after = pairwise_block(*leaves, reset)
+        leaves = [value.detach().requires_grad_() for value in values]
+        y, after = pairwise_block(*leaves, reset_RQ)
         dafter = torch.zeros_like(after) if dafter_RIN is None else dafter_RIN
         dx, ddt, ddecay, dB, dC, dstart = torch.autograd.grad((y, after), leaves, (dy_RKQHP.squeeze(1), dafter))
     return TileGrads(dx.unsqueeze(1), ddt.unsqueeze(1), ddecay.unsqueeze(1), dB, dC), dstart

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-MAX_LOG_DECAY = 40.0
-"""Largest log-decay within a factored block: its factors stay within 2e17 of one, far from the ends of fp32."""
+MAX_LOG_DECAY = 80.0
+"""Largest log-decay within a factored block: its factors stay within exp(40) = 2e17 of one, far from the ends of fp32."""
 SMALLEST_BLOCK = 16
 """Blocks of this many positions or fewer are not halved."""
 PAIRWISE_BLOCK = 32

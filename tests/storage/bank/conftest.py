@@ -1,8 +1,8 @@
-"""The banks that the contract suite runs against. Each is started once per module and cleared between tests."""
+"""The banks that the tests share: an actor takes seconds to start, so each bank starts once and is cleared per test."""
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -18,36 +18,50 @@ KINDS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def open_sharded(ray_cluster: Any) -> Iterator[Callable[[BankLayout, int], StateBank]]:
+    from storage.bank.sharded import ShardedBank, start_sharded_bank
+
+    opened: dict[tuple[BankLayout, int], ShardedBank] = {}
+
+    def start(layout: BankLayout, shards: int) -> StateBank:
+        if (layout, shards) not in opened:
+            opened[layout, shards] = start_sharded_bank(layout, shards, "tests", f"shared-{uuid.uuid4().hex}")
+        return opened[layout, shards]
+
+    yield start
+    for bank in opened.values():
+        bank.close()
+
+
+@pytest.fixture
 def open_bank(request: pytest.FixtureRequest) -> Iterator[Callable[[BankLayout, int], StateBank]]:
-    """Opens a bank of 0 (in this process) or more shards, and closes it after the module."""
-    with ExitStack() as stack:
+    """Gives an empty bank of 0 (in this process) or more shards; the same one whenever the same is asked for."""
+    timeouts: list[tuple[StateBank, float]] = []
 
-        def start(layout: BankLayout, shards: int) -> StateBank:
-            if shards == 0:
-                return stack.enter_context(InProcessBank(layout))
-            request.getfixturevalue("ray_cluster")
-            from storage.bank.sharded import start_sharded_bank
+    def start(layout: BankLayout, shards: int) -> StateBank:
+        bank = request.getfixturevalue("open_sharded")(layout, shards) if shards else InProcessBank(layout)
+        timeouts.append((bank, bank.timeout_s))
+        bank.clear()
+        return bank
 
-            return stack.enter_context(start_sharded_bank(layout, shards, "tests", uuid.uuid4().hex))
+    yield start
+    for bank, timeout_s in timeouts:
+        bank.timeout_s = timeout_s
 
-        yield start
 
-
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(params=KINDS)
 def shards(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture(scope="module")
-def module_bank(open_bank: Callable[[BankLayout, int], StateBank], shards: int) -> StateBank:
+@pytest.fixture
+def bank(open_bank: Callable[[BankLayout, int], StateBank], shards: int) -> StateBank:
+    """A bank of 7 rows of 6 elements in two groups, empty."""
     return open_bank(BankLayout(rows=7, elements=6, groups=GROUPS), shards)
 
 
 @pytest.fixture
-def bank(module_bank: StateBank) -> Iterator[StateBank]:
-    """A bank of 7 rows of 6 elements in two groups, empty."""
-    module_bank.clear()
-    timeout_s = module_bank.timeout_s
-    yield module_bank
-    module_bank.timeout_s = timeout_s
+def sharded(open_bank: Callable[[BankLayout, int], StateBank]) -> StateBank:
+    """The same on one shard only."""
+    return open_bank(BankLayout(rows=7, elements=6, groups=GROUPS), 1)

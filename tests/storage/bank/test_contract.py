@@ -199,22 +199,11 @@ class TestEveryBank:
             bank.merge_moments(0, [0], np.full((1, 2, 3), np.nan))
 
 
-@pytest.fixture(scope="module")
-def reference_and_others(
-    open_bank: Callable[[BankLayout, int], StateBank], shards: int
-) -> tuple[InProcessBank, StateBank]:
-    layout = BankLayout(rows=7, elements=6, groups=(("all", 0, 6),))
-    return InProcessBank(layout), open_bank(layout, 3 if shards == 2 else shards)
-
-
 @given(data=st.data())
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_partition_order_and_number_of_shards_gives_the_same_bits(
-    data: st.DataObject, reference_and_others: tuple[InProcessBank, StateBank]
-) -> None:
-    reference, other = reference_and_others
-    reference.clear()
-    other.clear()
+def test_any_partition_order_and_number_of_shards_gives_the_same_bits(data: st.DataObject, bank: StateBank) -> None:
+    reference = InProcessBank(bank.layout)
+    bank.clear()
     order = data.draw(st.permutations(range(7)))
     cuts = sorted(data.draw(st.sets(st.integers(1, 6))))
     wanted = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=9))
@@ -222,14 +211,15 @@ def test_any_partition_order_and_number_of_shards_gives_the_same_bits(
     reference.deposit(0, ALL, states(0))
     reference.merge_moments(0, ALL, partials)
     for part in np.split(np.array(order), cuts):
-        other.deposit(0, part, states(0)[part])
-        other.merge_moments(0, part, partials[part])
-    assert np.array_equal(other.withdraw(1, wanted), reference.withdraw(1, wanted))
-    assert other.moments(0).total.tobytes() == reference.moments(0).total.tobytes()
-    assert other.moments(0).squares.tobytes() == reference.moments(0).squares.tobytes()
-    assert np.array_equal(other.sample(1, 5, 3)[1], reference.sample(1, 5, 3)[1])
+        bank.deposit(0, part, states(0)[part])
+        bank.merge_moments(0, part, partials[part])
+    assert np.array_equal(bank.withdraw(1, wanted), reference.withdraw(1, wanted))
+    assert bank.moments(0).total.tobytes() == reference.moments(0).total.tobytes()
+    assert bank.moments(0).squares.tobytes() == reference.moments(0).squares.tobytes()
+    assert np.array_equal(bank.sample(1, 5, 3)[1], reference.sample(1, 5, 3)[1])
 
 
+@pytest.mark.parametrize("shards", [0, pytest.param(1, marks=pytest.mark.ray)])
 def test_bf16_on_the_wire_rounds_to_nearest(open_bank: Callable[[BankLayout, int], StateBank], shards: int) -> None:
     bank = open_bank(BankLayout(rows=2, elements=3, wire_dtype="bf16"), shards)
     given = np.array([[1.0, 1.00390625, 1.01171875], [-2.0, 3.3e38, 3.4e38]], np.float32)
@@ -239,6 +229,7 @@ def test_bf16_on_the_wire_rounds_to_nearest(open_bank: Callable[[BankLayout, int
     assert bank.counters()["bytes"] == 12
 
 
+@pytest.mark.parametrize("shards", [0, pytest.param(2, marks=pytest.mark.ray)])
 def test_blocks_above_the_inline_size_survive_whole_and_in_part(
     open_bank: Callable[[BankLayout, int], StateBank], shards: int
 ) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.bank.contract import BankLostError, BankTimeoutError
+from storage.bank.contract import BankLostError, BankTimeoutError, StateBank
 from storage.bank.layout import BankLayout
 from storage.errors import StorageError
 
 pytestmark = pytest.mark.ray
-LAYOUT = BankLayout(rows=6, elements=5)
-BIG = BankLayout(rows=6, elements=30_000)
-STATES = np.arange(30, dtype=np.float32).reshape(6, 5)
+STATES = np.arange(42, dtype=np.float32).reshape(7, 6)
+ROWS = np.arange(7)
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def trial(ray_cluster: Any) -> Iterator[str]:
 
     name = uuid.uuid4().hex
     yield name
-    for shard in range(3):
+    for shard in range(2):
         try:
             ray.kill(ray.get_actor(shard_name(name, shard), namespace="tests"))
         except ValueError:
@@ -40,44 +39,43 @@ def trial(ray_cluster: Any) -> Iterator[str]:
 def actor_pid(trial: str, shard: int) -> int:
     from ray.util.state import list_actors
 
-    return int(next(a.pid for a in list_actors(detail=True) if a.name == f"bank-{trial}-{shard}"))
+    return next(actor.pid for actor in list_actors(detail=True) if actor.name == f"bank-{trial}-{shard}" and actor.pid)
 
 
-def test_another_process_connects_by_name_and_sees_the_same_rows(trial: str) -> None:
+def test_workers_in_other_processes_connect_by_name_and_see_each_others_rows(sharded: Any) -> None:
     import ray
 
-    from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
+    from storage.bank.sharded import connect_sharded_bank
+
+    namespace, trial = sharded._namespace, sharded._trial
 
     @ray.remote(num_cpus=0)
-    def worker(row: int) -> np.ndarray:
-        mine = connect_sharded_bank("tests", trial)
-        mine.deposit(0, [row, row + 1], STATES[[row, row + 1]])
-        taken = mine.withdraw(1, [(row + 2) % 6, (row + 3) % 6])
-        mine.close()
+    def worker(mine: list[int], others: list[int]) -> np.ndarray:
+        client = connect_sharded_bank(namespace, trial)
+        client.deposit(0, mine, STATES[mine])
+        taken = client.withdraw(1, others)  # waits for the other worker, so both must run at once
+        client.close()
         return taken
 
-    with start_sharded_bank(LAYOUT, 2, "tests", trial) as bank:
-        # All rows wait for a neighbour's deposit, so all three processes must run at once.
-        taken = np.concatenate(ray.get([worker.remote(row) for row in (0, 2, 4)], timeout=120))
-        assert np.array_equal(taken, np.roll(STATES, -2, axis=0))
-        assert np.array_equal(bank.withdraw(1, np.arange(6)), STATES), "a worker's close leaves the bank alone"
+    low, high = [0, 1, 2, 3], [4, 5, 6]
+    taken = ray.get([worker.remote(low, high), worker.remote(high, low)], timeout=120)
+    assert np.array_equal(np.concatenate(taken), STATES[high + low])
+    assert np.array_equal(sharded.withdraw(1, ROWS), STATES), "a worker's end and close leave the bank alone"
 
 
-def test_a_pickled_client_connects_to_the_same_bank_and_owns_nothing(trial: str) -> None:
-    from storage.bank.sharded import start_sharded_bank
-
-    with start_sharded_bank(LAYOUT, 1, "tests", trial) as bank:
-        bank.deposit(0, np.arange(6), STATES)
-        copy = pickle.loads(pickle.dumps(bank))
-        assert np.array_equal(copy.withdraw(1, [4]), STATES[[4]])
-        copy.close()
-        assert np.array_equal(bank.withdraw(1, [4]), STATES[[4]])
+def test_a_pickled_client_connects_to_the_same_bank_and_owns_nothing(sharded: StateBank) -> None:
+    sharded.deposit(0, ROWS, STATES)
+    sharded.flush()
+    copy = pickle.loads(pickle.dumps(sharded))
+    assert np.array_equal(copy.withdraw(1, [4]), STATES[[4]])
+    copy.close()
+    assert np.array_equal(sharded.withdraw(1, [4]), STATES[[4]])
 
 
 def test_close_ends_the_actors_and_later_use_is_refused(trial: str) -> None:
     from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
 
-    bank = start_sharded_bank(LAYOUT, 2, "tests", trial)
+    bank = start_sharded_bank(BankLayout(rows=7, elements=6), 1, "tests", trial)
     pid = actor_pid(trial, 0)
     bank.close()
     bank.close()
@@ -99,17 +97,18 @@ def _wait_until_gone(pid: int) -> None:
     raise AssertionError(f"process {pid} of the bank is still alive")
 
 
-def test_a_second_bank_of_one_trial_is_refused(trial: str) -> None:
+def test_a_second_bank_of_one_trial_is_refused(sharded: Any) -> None:
     from storage.bank.sharded import start_sharded_bank
 
-    with start_sharded_bank(LAYOUT, 1, "tests", trial), pytest.raises(StorageError, match="has a state bank already"):
-        start_sharded_bank(LAYOUT, 1, "tests", trial)
+    with pytest.raises(StorageError, match="has a state bank already"):
+        start_sharded_bank(sharded.layout, 1, sharded._namespace, sharded._trial)
+    assert sharded.counters()["deposits"] == 0, "the first one goes on"
 
 
 def test_a_killed_shard_gives_an_error_with_shard_and_rows_for_reads_and_writes(trial: str) -> None:
     from storage.bank.sharded import start_sharded_bank
 
-    bank = start_sharded_bank(BIG, 2, "tests", trial, timeout_s=30)
+    bank = start_sharded_bank(BankLayout(rows=6, elements=30_000), 2, "tests", trial, timeout_s=30)
     states = np.ones((6, 30_000), np.float32)
     bank.deposit(0, np.arange(6), states)
     bank.flush()
@@ -127,53 +126,46 @@ def test_a_killed_shard_gives_an_error_with_shard_and_rows_for_reads_and_writes(
     bank.close()
 
 
-def test_the_error_of_a_deposit_shows_at_a_later_call_and_only_once(trial: str) -> None:
-    from storage.bank.sharded import start_sharded_bank
-
-    with start_sharded_bank(LAYOUT, 1, "tests", trial) as bank:
-        bank.deposit(5, np.arange(6), STATES)
-        bank.flush()
-        bank.deposit(1, [2], STATES[[2]])
-        deadline = time.monotonic() + 20
-        with pytest.raises(StorageError, match="row 2 of step 1"):
-            while time.monotonic() < deadline:
-                bank.withdraw(6, [0])
-        assert np.array_equal(bank.withdraw(6, [0]), STATES[:1])
+def test_the_error_of_a_deposit_shows_at_a_later_call_and_only_once(sharded: StateBank) -> None:
+    sharded.deposit(5, ROWS, STATES)
+    sharded.flush()
+    sharded.deposit(1, [2], STATES[[2]])
+    deadline = time.monotonic() + 20
+    with pytest.raises(StorageError, match="row 2 of step 1"):
+        while time.monotonic() < deadline:
+            sharded.withdraw(6, [0])
+    assert np.array_equal(sharded.withdraw(6, [0]), STATES[:1])
 
 
-def test_more_waiting_reads_than_threads_do_not_hold_up_the_deposit_they_wait_for(trial: str) -> None:
+def test_more_waiting_reads_than_threads_do_not_hold_up_the_deposit_they_wait_for(sharded: Any) -> None:
     from storage.bank.shard import THREADS
-    from storage.bank.sharded import start_sharded_bank
 
-    with start_sharded_bank(LAYOUT, 1, "tests", trial, timeout_s=30) as bank:
-        waiting = [bank._request(1, np.array([row % 6])) for row in range(THREADS["read"] + 8)]
-        bank.deposit(0, np.arange(6), STATES)
-        taken = [bank._collect(request, 1)[0] for request in waiting]
-        assert [block[take][0, 0] for block, take, _ in taken] == [STATES[row % 6, 0] for row in range(len(waiting))]
+    waiting = [sharded._request(1, np.array([row % 7])) for row in range(THREADS["read"] + 8)]
+    sharded.deposit(0, ROWS, STATES)
+    taken = [sharded._collect(request, 1)[0] for request in waiting]
+    assert [block[take][0, 0] for block, take, _ in taken] == [STATES[row % 7, 0] for row in range(len(waiting))]
 
 
-def test_a_prefetch_that_timed_out_leaves_the_withdrawal_its_whole_time(trial: str) -> None:
-    from storage.bank.sharded import start_sharded_bank
-
-    with start_sharded_bank(LAYOUT, 1, "tests", trial, timeout_s=0.2) as bank:
-        bank.prefetch(1, [0])
-        with pytest.raises(BankTimeoutError):
-            bank._prefetched[1, np.array([0]).tobytes()].result()
-        bank.deposit(0, np.arange(6), STATES)
-        assert np.array_equal(bank.withdraw(1, [0]), STATES[:1])
+def test_a_prefetch_that_timed_out_leaves_the_withdrawal_its_whole_time(sharded: Any) -> None:
+    sharded.timeout_s = 0.2
+    sharded.prefetch(1, [0])
+    with pytest.raises(BankTimeoutError):
+        sharded._prefetched[1, np.array([0]).tobytes()].result()
+    sharded.deposit(0, ROWS, STATES)
+    assert np.array_equal(sharded.withdraw(1, [0]), STATES[:1])
 
 
-def test_shards_can_be_placed_on_named_nodes(trial: str) -> None:
+def test_a_shard_can_be_placed_on_a_named_node(trial: str) -> None:
     import ray
 
     from storage.bank.sharded import start_sharded_bank
 
-    here = ray.get_runtime_context().get_node_id()
+    layout, here = BankLayout(rows=7, elements=6), ray.get_runtime_context().get_node_id()
     with pytest.raises(StorageError, match="1 nodes are named for 2 shards"):
-        start_sharded_bank(LAYOUT, 2, "tests", trial, node_ids=[here])
-    with start_sharded_bank(LAYOUT, 2, "tests", trial, node_ids=[here, here]) as bank:
-        bank.deposit(0, np.arange(6), STATES)
-        assert np.array_equal(bank.withdraw(1, np.arange(6)), STATES)
+        start_sharded_bank(layout, 2, "tests", trial, node_ids=[here])
+    with start_sharded_bank(layout, 1, "tests", trial, node_ids=[here]) as bank:
+        bank.deposit(0, ROWS, STATES)
+        assert np.array_equal(bank.withdraw(1, ROWS), STATES)
 
 
 def test_the_bank_never_imports_torch() -> None:

@@ -1,0 +1,42 @@
+"""Where the time of a finished sweep went: loading, training and evaluation of each trial, from its own records.
+
+    python -m benchmarks.demo_time runs/noise_scale-1234abcd
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.markdown import header, table
+
+
+def main() -> None:
+    """Print the table of the sweep folder that is named."""
+    if len(sys.argv) != 2:
+        raise SystemExit("name the folder of a finished sweep, for example runs/noise_scale-1234abcd")
+    folder = Path(sys.argv[1])
+    plan = json.loads((folder / "sweep.json").read_text())
+    labels = {trial["identity"]: trial["label"] for trial in plan["trials"]}
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("trials/*/result.json"))]
+    print(header(f"Time of the sweep {plan['sweep']}"))
+    rows = []
+    for result in sorted(results, key=lambda result: list(labels).index(result["identity"])):
+        seconds = result["seconds"]
+        total = sum(seconds.values())
+        rows.append(
+            [
+                labels[result["identity"]],
+                f"{seconds['training']:.1f} s",
+                f"{seconds['evaluation']:.1f} s",
+                f"{total:.1f} s",
+                f"{seconds['training'] / total:.0%}",
+                f"{seconds['evaluation'] / total:.0%}",
+            ]
+        )
+    print(table(["trial", "training", "evaluation", "in all", "training share", "evaluation share"], rows))
+    wall = json.loads((folder / "session.json").read_text())
+    print(f"Wall time of the last command: {wall['seconds']:.0f} s, {wall['trials']} trials run, {wall['at_once']} at once.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What the command line says before anything starts: lists, plans and mistakes."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.command_line import ROOT, Command, environment, small_sweep
+
+
+def test_list_shows_every_sweep_with_its_question(run_command: Command) -> None:
+    done = run_command("--list")
+    assert done.returncode == 0
+    assert "noise_scale" in done.stdout and "demo_base" in done.stdout and "?" in done.stdout
+
+
+def test_dry_run_json_is_what_would_run(run_command: Command) -> None:
+    done = run_command(*small_sweep("--dry-run", "--json", "--seeds", "2", "--set", "sweep.values=0.1"))
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["sweep"] == "noise_scale"
+    arms = [(trial["arm"], trial["seed"]) for trial in plan["trials"]]
+    one_seed = ["zero", "random_noise", "state_passing"]
+    assert arms == [("base", 0), *((arm, 0) for arm in one_seed), *((arm, 1) for arm in one_seed)]
+    assert all(trial["config"]["trial"]["steps"] == 4 for trial in plan["trials"])
+
+
+def test_dry_run_table_shows_trials_needs_and_total(run_command: Command, tmp_path: Path) -> None:
+    done = run_command("noise_scale", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    for word in ("base", "zero", "random_noise 0.1", "state_passing", "12.0 MiB", "10 trials", "mlflow.db"):
+        assert word in done.stdout
+    assert list(tmp_path.iterdir()) == [], "a dry run leaves nothing behind"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--list"], ["noise_scale", "--dry-run"]])
+def test_nothing_heavy_is_imported(arguments: list[str], tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from sweeps.run import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'ray', 'mlflow', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", program, *arguments], cwd=tmp_path, env=environment(), check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["noise_scal"], "did you mean 'noise_scale'"),
+        (["noise_scale", "--set", "trial.stepz=3"], "did you mean 'trial.steps'"),
+        (["noise_scale", "--set", "sweep.values=-0.1"], "intervention.sigma is -0.1; write a number of at least 0"),
+        (["noise_scale", "--set", "sweep.values=abc"], "sweep.values is 'abc'; write a number"),
+        (["noise_scale", "--set", "intervention.sigma=1"], "write --set sweep.values="),
+        (["noise_scale", "--set", "data.files=missing.txt"], "missing.txt"),
+        (["noise_scale", "--set", "data.files=empty.txt"], "empty"),
+        (["noise_scale", "--set", "base.checkpoint=nowhere"], "nowhere"),
+        (["noise_scale", "--set", "model.size=130m"], "vocab"),
+        (["noise_scale", "--set", "trial.workers=48"], "asks for 48 CPUs"),
+        (["noise_scale", "--out", "occupied"], "not a sweep"),
+        (["noise_scale", "--out", "empty.txt/sub"], "cannot be written"),
+        (["noise_scale", "--set", "tracking.uri=sqlite:///no/folder/mlflow.db"], "no/folder"),
+        ([], "no sweep is named"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry run", "run"])
+def test_mistakes_are_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, dry_run: bool, run_command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "occupied").mkdir()
+    (tmp_path / "occupied" / "thesis.txt").write_text("precious")
+    done = run_command(*arguments, *(["--dry-run"] if dry_run else []), timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_a_window_longer_than_every_document_names_the_longest(run_command: Command) -> None:
+    done = run_command("noise_scale", "--set", "trial.context=300000", timeout=60)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "217" in done.stderr or "longest" in done.stderr
+
+
+def test_a_locked_tracking_store_is_said_at_once(run_command: Command, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mlflow.db") as writer:
+        writer.execute("CREATE TABLE held (x)")
+        writer.commit()
+        writer.execute("BEGIN EXCLUSIVE")
+        done = run_command("noise_scale", timeout=60)
+    assert done.returncode == 2 and "locked" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_address_without_a_cluster_is_said(run_command: Command) -> None:
+    done = run_command(*small_sweep("--address", "127.0.0.1:1"), timeout=200)
+    assert done.returncode == 2 and "no Ray cluster" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_command_is_found_from_the_repository() -> None:
+    assert (ROOT / "sweeps" / "run.py").is_file()

@@ -1,0 +1,65 @@
+"""Whole sweeps through the command line: real Ray, real DeepSpeed, a real MLflow store."""
+
+import json
+from pathlib import Path
+
+import mlflow
+import pytest
+from tests.cli.command_line import Command, small_sweep
+from mlflow.entities import Run
+
+VALUES = ("--set", "sweep.values=0.1,1e38")
+"""The second sigma overflows: its trial fails, twice."""
+
+
+def runs(folder: Path) -> list[Run]:
+    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("noise_scale")
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def children(folder: Path) -> dict[str, Run]:
+    found = [run for run in runs(folder) if "mlflow.parentRunId" in run.data.tags]
+    by_name = {run.data.tags["mlflow.runName"]: run for run in found}
+    assert len(by_name) == len(found), "a trial has two runs"
+    return by_name
+
+
+@pytest.mark.ray
+def test_a_sweep_with_a_failing_trial_finishes_the_others_and_continues(run_command: Command, tmp_path: Path) -> None:
+    first = run_command(*small_sweep("--out", "out", *VALUES))
+    assert first.returncode == 3, first.stderr
+    assert "failed once" in first.stderr and "it is tried again" in first.stderr
+    assert "failed: random_noise 1e+38" in first.stdout and "the loss is" in first.stdout
+    for word in ("base", "zero", "random_noise 0.1", "state_passing", "comparison.png", "mlflow ui"):
+        assert word in first.stdout
+    assert "Traceback" not in first.stderr + first.stdout
+
+    kept = children(tmp_path)
+    assert {name: run.info.status for name, run in kept.items()} == {
+        "base": "FINISHED",
+        "zero": "FINISHED",
+        "random_noise 0.1": "FINISHED",
+        "random_noise 1e+38": "FAILED",
+        "state_passing": "FINISHED",
+    }
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    run = kept["state_passing"]
+    curve = client.get_metric_history(run.info.run_id, "ppl_by_position")
+    assert [point.step for point in curve][-1] == 1024 and all(point.value > 1 for point in curve)
+    assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 4
+    assert run.data.params["arm"] == "state_passing"
+
+    summary = json.loads((tmp_path / "out" / "report" / "summary.json").read_text())
+    assert len(summary["rows"]) == 4 and len(summary["failed"]) == 1
+
+    # The same command runs only what failed, and makes no second run of anything.
+    second = run_command(*small_sweep("--out", "out", *VALUES))
+    assert second.returncode == 3, second.stderr
+    assert "4 of 5 trials are finished" in second.stderr and "zero: started" not in second.stderr
+    assert {name: run.info.run_id for name, run in children(tmp_path).items()} == {
+        name: run.info.run_id for name, run in kept.items()
+    }
+    assert len([run for run in runs(tmp_path) if "mlflow.parentRunId" not in run.data.tags]) == 1
+    assert not [run for run in runs(tmp_path) if run.info.status == "RUNNING"]
