@@ -26,7 +26,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from storage.tracking_view import view_path
+from storage.tracking_view import VIEW_TAG, view_filter, view_path
 
 WINDOW = (1600, 1143)
 """Outer size in pixels; the page itself is 143 pixels lower."""
@@ -80,14 +80,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _what_to_draw(uri: str, name: str) -> tuple[str, int]:
-    """(experiment id, number of its runs that have a curve)."""
+    """(experiment id, number of trials of its latest sweep that have a curve)."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(name)
-    if experiment is None:
-        raise SystemExit(f"{uri} has no experiment {name!r}; run the sweep first")
-    runs = client.search_runs([experiment.experiment_id], "tags.`sweep.role` = 'trial'")
+    if experiment is None or VIEW_TAG not in experiment.tags:
+        raise SystemExit(f"{uri} has no sweep {name!r}; run the sweep first")
+    runs = client.search_runs([experiment.experiment_id], view_filter(experiment.tags[VIEW_TAG]))
     return experiment.experiment_id, sum("ppl_by_position" in run.data.metrics for run in runs)
 
 

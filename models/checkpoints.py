@@ -1,70 +1,102 @@
-"""Reading and writing checkpoints: safetensors or a pickled state dict without code, under the published names."""
+"""Writing and reading checkpoints in the layout of state-spaces/mamba2: config.json and model.safetensors.
+
+The tied head is not written: a file holds every parameter once. A reader accepts it where it is present.
+"""
 
 import json
 import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from models.content import (
-    CONFIG,
-    EMBEDDING,
-    HEAD,
-    HF_EMBEDDING,
-    SAFETENSORS,
-    check_shapes,
-    config_of,
-    read_config,
-    weights_file,
-)
+from models.content import CONFIG, SAFETENSORS, read_config, weights_file
 from models.errors import ModelError
-from models.interface import RecurrentLanguageModel
-from models.registry import build_model
-from models.settings import ModelSettings
-from models.sizes import Mamba2Dims, dims
+from models.layout import EMBEDDING, HEAD, canonical_name, check_dims, check_shapes, config_from_dims, dims_from_config
+from models.mamba2 import Mamba2LanguageModel
+from models.sizes import Mamba2Dims
 
 
-def save_checkpoint(model: RecurrentLanguageModel, size: Mamba2Dims, folder: Path, architecture: str = "mamba2") -> None:
-    """Write `model.safetensors` and `config.json` into `folder`; each file is whole or absent. Tied weights once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items() if name != HEAD}
-    partial = folder / f"{SAFETENSORS}.partial"
-    save_file(tensors, partial, metadata={"format": "pt"})
-    os.replace(partial, folder / SAFETENSORS)
-    partial = folder / f"{CONFIG}.partial"
-    partial.write_text(json.dumps(config_of(size, architecture), indent=2) + "\n")
-    os.replace(partial, folder / CONFIG)
+def save_checkpoint(
+    model: Mamba2LanguageModel, dims: Mamba2Dims, folder: str | Path, notes: Mapping[str, object] | None = None
+) -> None:
+    """Write a checkpoint folder. It appears whole or not at all; one that exists is replaced.
+
+    Args:
+        model: whose parameters are written, in their own dtype.
+        dims: dimensions of the model.
+        folder: created with its parents.
+        notes: JSON values kept in config.json beside our own keys, such as the recipe that made the model.
+    """
+    target = Path(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items() if name != HEAD}
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        save_file(tensors, part / SAFETENSORS, metadata={"format": "pt"})
+        (part / CONFIG).write_text(json.dumps(config_from_dims(dims, notes), indent=2) + "\n", encoding="utf-8")
+        for name in (SAFETENSORS, CONFIG):
+            with (part / name).open("rb") as file:
+                os.fsync(file.fileno())
+        part.chmod(0o755)
+        _publish(part, target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def load_checkpoint(
-    folder: Path,
-    settings: ModelSettings,
-    vocab_size: int,
+    folder: str | Path,
+    expected_dims: Mamba2Dims | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> RecurrentLanguageModel:
-    """The model of `settings` with the checkpoint's weights.
+    scan: str = "chunked",
+) -> Mamba2LanguageModel:
+    """Read a checkpoint folder into a model.
 
-    Raises ModelError when a file is missing or damaged, or a shape or the vocabulary does not fit.
+    Args:
+        folder: holds config.json and model.safetensors or pytorch_model.bin, with published or "-hf" names.
+        expected_dims: dimensions the checkpoint must have; those of its config.json if None.
+        device: where the model is put.
+        dtype: of its parameters.
+        scan: name of the scan, see `models.sizes.SCAN_NAMES`.
+
+    Raises:
+        ModelError: if files are missing or damaged, or shapes or vocabulary do not fit.
     """
-    size = dims(settings.architecture, settings.size, vocab_size)
-    read_config(folder)
-    tensors = _read_tensors(weights_file(folder))
-    if HF_EMBEDDING in tensors:
-        tensors[EMBEDDING] = tensors.pop(HF_EMBEDDING)
-    check_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, size, folder)
-    tensors[HEAD] = tensors[EMBEDDING]
-    model = build_model(settings, vocab_size, seed=0)
-    model.load_state_dict(tensors)
+    path = weights_file(folder)
+    found = dims_from_config(read_config(folder), str(Path(folder) / CONFIG))
+    dims = found if expected_dims is None else expected_dims
+    check_dims(found, dims, str(folder))
+    tensors = {canonical_name(name): value for name, value in _read_tensors(path).items()}
+    check_shapes({name: tuple(value.shape) for name, value in tensors.items()}, dims, str(path))
+    if HEAD in tensors and not torch.equal(tensors[HEAD], tensors[EMBEDDING]):
+        raise ModelError(f"{path} has a head of its own ({HEAD}): only checkpoints with tied embeddings can be used.")
+    model = Mamba2LanguageModel(dims, seed=0, scan=scan)
+    model.load_state_dict({**tensors, HEAD: tensors[EMBEDDING]})
     return model.to(device=device, dtype=dtype)
 
 
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def _publish(part: Path, target: Path) -> None:
+    """Move a finished folder into place; an older one steps aside first and is then deleted."""
+    if not target.exists():
+        part.rename(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    target.rename(aside / target.name)
+    part.rename(target)
+    shutil.rmtree(aside)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.name == SAFETENSORS:
             return load_file(path)
-        tensors: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        return tensors
-    except Exception as error:
-        raise ModelError(f"{path} cannot be read ({type(error).__name__}: {error}); fetch or write it again") from error
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise ModelError(f"{path} cannot be read ({str(error).splitlines()[0]}): copy the checkpoint again.") from error

@@ -1,165 +1,88 @@
-"""A checkpoint folder as a dry run sees it: found, hashed and checked for its shapes without importing torch.
+"""What lies in a checkpoint folder, read without torch: its hash, its configuration, and whether it fits a model.
 
-A checkpoint is a folder with `config.json` (the layout of mamba_ssm, with `architecture` and the dimensions that layout
-leaves to defaults beside it) and `model.safetensors` or `pytorch_model.bin`.
+A dry run checks a checkpoint with this module, from config.json and the header of model.safetensors alone.
 """
 
 import hashlib
 import json
-import struct
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from models.errors import ModelError
+from models.layout import check_dims, check_shapes, dims_from_config
 from models.sizes import Mamba2Dims
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
-PYTORCH = "pytorch_model.bin"
-BASES = Path(__file__).parent / "bases"
-"""Checkpoints that travel with this package, one folder each."""
-HF_EMBEDDING = "backbone.embeddings.weight"
-EMBEDDING = "backbone.embedding.weight"
-HEAD = "lm_head.weight"
-
-Shapes = dict[str, tuple[int, ...]]
+PYTORCH_BIN = "pytorch_model.bin"
+_LONGEST_HEADER = 100_000_000
+"""Bytes; the limit of the safetensors format."""
 
 
-def shipped_or_folder(name: str) -> Path:
-    """The folder of a shipped base of that name, or the folder itself. Raises ModelError when there is neither."""
-    shipped = sorted(path.name for path in BASES.iterdir() if path.is_dir()) if BASES.is_dir() else []
-    if name in shipped:
-        return BASES / name
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        raise ModelError(
-            f"base.checkpoint is {name!r}, which is neither a folder nor a shipped base ({', '.join(shipped)}); "
-            "write a folder that holds config.json and model.safetensors"
-        )
-    return folder.absolute()
+def weights_file(folder: str | Path) -> Path:
+    """Return the file of weights in a checkpoint folder, safetensors first.
 
-
-def weights_file(folder: Path) -> Path:
-    """The file of weights in a checkpoint folder. Raises ModelError when a part of the checkpoint is missing."""
-    if not (folder / CONFIG).is_file():
-        raise ModelError(f"the checkpoint {folder} has no {CONFIG}; name the folder that holds it beside the weights")
-    for name in (SAFETENSORS, PYTORCH):
-        if (folder / name).is_file():
-            return folder / name
-    raise ModelError(f"the checkpoint {folder} has neither {SAFETENSORS} nor {PYTORCH}; put one of them there")
-
-
-def content_hash(folder: Path) -> str:
-    """SHA-256 (hex) over the names and contents of `config.json` and the weights; the folder's place does not matter."""
-    total = hashlib.sha256()
-    for path in (folder / CONFIG, weights_file(folder)):
-        with path.open("rb") as file:
-            total.update(f"{path.name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def expected_shapes(dims: Mamba2Dims) -> Shapes:
-    """Name and shape of every tensor of a Mamba-2 checkpoint, under the published names."""
-    shapes: Shapes = {EMBEDDING: (dims.vocab_rows, dims.d_model), "backbone.norm_f.weight": (dims.d_model,)}
-    for layer in range(dims.n_layer):
-        at = f"backbone.layers.{layer}"
-        shapes |= {
-            f"{at}.norm.weight": (dims.d_model,),
-            f"{at}.mixer.in_proj.weight": (dims.in_proj_rows, dims.d_model),
-            f"{at}.mixer.conv1d.weight": (dims.conv_channels, 1, dims.d_conv),
-            f"{at}.mixer.conv1d.bias": (dims.conv_channels,),
-            f"{at}.mixer.dt_bias": (dims.n_heads,),
-            f"{at}.mixer.A_log": (dims.n_heads,),
-            f"{at}.mixer.D": (dims.n_heads,),
-            f"{at}.mixer.norm.weight": (dims.d_inner,),
-            f"{at}.mixer.out_proj.weight": (dims.d_model, dims.d_inner),
-        }
-    return shapes
-
-
-def check_shapes(found: Shapes, dims: Mamba2Dims, folder: Path) -> None:
-    """Raise a ModelError that names the first tensor that is missing, unknown or of another shape."""
-    found = {EMBEDDING if name == HF_EMBEDDING else name: shape for name, shape in found.items() if name != HEAD}
-    expected = expected_shapes(dims)
-    rows = found.get(EMBEDDING, (0,))[0]
-    if EMBEDDING in found and rows != dims.vocab_rows:
-        raise ModelError(
-            f"the vocabulary of the checkpoint {folder} does not fit: its {EMBEDDING} has {rows} rows, the tokenizer needs "
-            f"{dims.vocab_rows}; name a checkpoint that was trained with this tokenizer"
-        )
-    for name, shape in expected.items():
-        if name not in found:
-            raise ModelError(f"the checkpoint {folder} has no tensor {name}; model.architecture or model.size is another")
-        if found[name] != shape:
-            raise ModelError(
-                f"the checkpoint {folder} does not fit: {name} has shape {list(found[name])}, the model wants "
-                f"{list(shape)}; set model.size to the checkpoint's own"
-            )
-    unknown = sorted(set(found) - set(expected))
-    if unknown:
-        raise ModelError(f"the checkpoint {folder} holds {unknown[0]}, which the model has no place for; set model.size")
-
-
-def safetensors_shapes(path: Path) -> Shapes:
-    """Shapes from the header of a safetensors file, without reading its tensors."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
-    except (OSError, ValueError, struct.error) as error:
-        raise ModelError(f"{path} is no whole safetensors file ({error}); fetch or write it again") from error
-    shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-    end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-    if 8 + length + end != path.stat().st_size:
-        raise ModelError(f"{path} is no whole safetensors file (it is cut short); fetch or write it again")
-    return shapes
-
-
-def check_checkpoint(folder: Path, dims: Mamba2Dims) -> None:
-    """Raise a ModelError unless the checkpoint's files are whole and its shapes fit `dims`; reads headers only.
-
-    A `pytorch_model.bin` cannot be looked into without torch: it is checked when it is loaded.
+    Raises:
+        ModelError: if the folder holds none.
     """
-    path = weights_file(folder)
-    read_config(folder)
-    if path.name == SAFETENSORS:
-        check_shapes(safetensors_shapes(path), dims, folder)
+    for name in (SAFETENSORS, PYTORCH_BIN):
+        if (Path(folder) / name).is_file():
+            return Path(folder) / name
+    raise ModelError(f"{folder} holds neither {SAFETENSORS} nor {PYTORCH_BIN}: give the folder of a checkpoint.")
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The checkpoint's `config.json`."""
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Return the config.json of a checkpoint folder; a ModelError if it is missing or no JSON object."""
+    path = Path(folder) / CONFIG
     try:
-        config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder / CONFIG} cannot be read ({error}); fetch or write it again") from error
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}): give the folder of a checkpoint.") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is no valid JSON ({error}): copy the checkpoint again.") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds no JSON object: copy the checkpoint again.")
     return config
 
 
-def config_of(dims: Mamba2Dims, architecture: str) -> dict[str, Any]:
-    """`config.json` of a checkpoint: the keys of mamba_ssm, and our own name and dimensions."""
-    return {
-        "d_model": dims.d_model,
-        "d_intermediate": 0,
-        "n_layer": dims.n_layer,
-        "vocab_size": dims.vocab_size,
-        "ssm_cfg": {
-            "layer": "Mamba2",
-            "d_state": dims.d_state,
-            "headdim": dims.headdim,
-            "expand": dims.expand,
-            "ngroups": dims.ngroups,
-            "d_conv": dims.d_conv,
-        },
-        "attn_layer_idx": [],
-        "attn_cfg": {},
-        "rms_norm": True,
-        "residual_in_fp32": True,
-        "fused_add_norm": True,
-        "pad_vocab_size_multiple": dims.pad_vocab_size_multiple,
-        "tie_embeddings": True,
-        "architecture": architecture,
-        "dims": asdict(dims),
-    }
+def content_hash(folder: str | Path) -> str:
+    """Return the sha256 (hex) of a checkpoint's weights and configuration, whatever the folder's name or place."""
+    digest = hashlib.sha256()
+    read_config(folder)
+    for path in (Path(folder) / CONFIG, weights_file(folder)):
+        with path.open("rb") as file:
+            part = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.name} {part}\n".encode())
+    return digest.hexdigest()
+
+
+def read_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return tensor name -> shape of a safetensors file from its header; a ModelError if the file is cut or damaged."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+            raise ModelError(f"{path} is no whole safetensors file: copy the checkpoint again.")
+        try:
+            header = json.loads(file.read(length))
+            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in entries.items()}
+            end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{path} has a damaged safetensors header: copy the checkpoint again.") from error
+    if 8 + length + end != size:
+        raise ModelError(
+            f"{path} has {size} bytes where its header needs {8 + length + end}: copy the checkpoint again."
+        )
+    return shapes
+
+
+def check_checkpoint(folder: str | Path, dims: Mamba2Dims) -> None:
+    """Raise a ModelError unless the checkpoint in `folder` fits `dims`.
+
+    A pytorch_model.bin has no header: for it only config.json is checked here, its tensors when it is loaded.
+    """
+    weights = weights_file(folder)
+    check_dims(dims_from_config(read_config(folder), str(Path(folder) / CONFIG)), dims, str(folder))
+    if weights.name == SAFETENSORS:
+        check_shapes(read_header(weights), dims, str(weights))

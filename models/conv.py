@@ -1,8 +1,9 @@
 """The causal depthwise convolution before the scan, with a state: the last raw inputs.
 
-Taps are shifted multiply-adds over whole rows of channels, which on CPUs is faster than a grouped convolution and needs no
-transposition. Shapes: B batch, T position, C channel, W taps. The state (B, C, W - 1) holds the raw inputs, before bias and
-SiLU, of the W - 1 positions before the next call, oldest first, so that a piece shorter than W - 1 only shifts it.
+Taps are shifted multiply-adds over whole rows of channels, which on CPUs is faster than a grouped convolution and needs
+no transposition. The state (B, C, W - 1) holds the raw inputs, before bias and SiLU, of the W - 1 positions before the
+next call, oldest first, so that a piece shorter than W - 1 only shifts it.
+Legend: B batch, T position, C channel, W taps.
 """
 
 from typing import Any

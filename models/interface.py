@@ -33,10 +33,11 @@ class RecurrentLanguageModel(nn.Module, ABC):
     None means the zero state. Cutting a sequence anywhere and carrying the state gives what one pass gives. The model
     never detaches a state: gradients flow through it until the caller detaches.
 
-    Segments: `segment_ids` (B, T) integers mark packed documents. A position whose id differs from the one before starts
-    a new segment: every part of the state is zero there. Segment 0 is the one that the carried state belongs to: a row
-    whose first id is 0 continues it, any other first id starts from zero. A caller that cuts a packed row subtracts the
-    last id of the piece before from the ids of the next piece. None means one segment that continues the state.
+    Segments: `segment_ids` (B, T) integers mark packed documents. A position whose id differs from the one before
+    starts a new segment: every part of the state is zero there. Segment 0 is the one that the carried state belongs to:
+    a row whose first id is 0 continues it, any other first id starts from zero (the rule of mamba_ssm's `seq_idx`). A
+    caller that cuts a packed row subtracts the last id of the piece before from the ids of the next piece. None means
+    one segment, which continues the state.
     """
 
     vocab_size: int
@@ -45,7 +46,7 @@ class RecurrentLanguageModel(nn.Module, ABC):
     def forward(
         self, tokens_BT: Tensor, state: State | None = None, segment_ids: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """Map int64 tokens (B, T), T >= 1, to hidden vectors (B, T, D) in the activations' dtype and the final state."""
+        """Map int64 tokens (B, T), T >= 1, to hidden vectors (B, T, D) in the parameters' dtype, and the state."""
 
     @abstractmethod
     def head_weight(self) -> Tensor:

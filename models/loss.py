@@ -85,7 +85,7 @@ def _chunk_nll(logits_KV: Tensor, targets_K: Tensor, ignore_index: int) -> tuple
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """Sum of nll over tokens. The gradient for a unit cotangent is formed in the forward pass and scaled in the backward."""
+    """Sum of nll over tokens; its gradients are formed in the forward pass and scaled in the backward pass."""
 
     @staticmethod
     def forward(
@@ -105,7 +105,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
                 continue
             # d nll / d logits = softmax - onehot, zero in ignored rows.
             d_logits = logits_KV.sub_(norm_K1).exp_()
-            d_logits.scatter_add_(1, safe_K1, d_logits.new_full((), -1.0).expand_as(safe_K1))
+            d_logits.scatter_add_(1, safe_K1, torch.full_like(norm_K1, -1.0))
             d_logits.mul_((targets_N[piece] != ignore_index)[:, None])
             if d_hidden is not None:
                 d_hidden[piece] = d_logits.to(weight_VD.dtype) @ weight_VD

@@ -1,7 +1,7 @@
 """Mamba-2 (arXiv:2405.21060) with a state that can be given, carried and taken, in the layout of state-spaces/mamba2.
 
-Names and shapes of parameters are those of the published checkpoints, with the head tied to the embedding. Legend: B batch,
-T position, D model width, I = H * P inner channels, H head, P head channel, G group, N state column, W convolution taps.
+Names and shapes of parameters are those of the published checkpoints, with the head tied to the embedding. Legend:
+B batch, T position, D model width, H head, P head channel, I = H * P inner channels, G group, N state column, W taps.
 """
 
 import math
@@ -51,18 +51,23 @@ class Mamba2Mixer(nn.Module):
     def forward(self, u_BTD: Tensor, state: LayerState | None, reset_BT: Tensor | None) -> tuple[Tensor, LayerState]:
         """Map normalised inputs (B, T, D) to the residual update (B, T, D) and the state after the last position."""
         dims = self.dims
-        given: dict[str, Tensor | None] = {"recurrent": None, "conv": None} if state is None else {**state}
+        h0_BHPN, before_BCW = (None, None) if state is None else (state["recurrent"], state["conv"])
         z_BTI, xBC_BTC, dt_BTH = self.in_proj(u_BTD).split([dims.d_inner, dims.conv_channels, dims.n_heads], dim=-1)
-        xBC_BTC, conv_BCW = causal_conv_silu(xBC_BTC, self.conv1d.weight, self.conv1d.bias, given["conv"], reset_BT)
+        xBC_BTC, conv_BCW = causal_conv_silu(xBC_BTC, self.conv1d.weight, self.conv_bias, before_BCW, reset_BT)
         x_BTHP, B_BTGN, C_BTGN = self._split_heads(xBC_BTC)
         # Decays, steps and state stay at fp32 or better: in bf16 a decay near one would round to one.
         full = torch.promote_types(u_BTD.dtype, torch.float32)
         dt_BTH = F.softplus(dt_BTH.to(full) + self.dt_bias.to(full))
         A_H = -torch.exp(self.A_log.to(full))
-        h0 = given["recurrent"]
-        y_BTHP, h_BHPN = self.scan(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, h0, reset_BT, chunk=dims.chunk)
+        y_BTHP, h_BHPN = self.scan(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, h0_BHPN, reset_BT, chunk=dims.chunk)
         gated = gated_readout(y_BTHP, x_BTHP, self.D.to(full), z_BTI, self.norm.weight, dims.norm_eps, dims.ngroups)
         return self.out_proj(gated), {"recurrent": h_BHPN, "conv": conv_BCW}
+
+    @property
+    def conv_bias(self) -> Tensor:
+        """Bias of the convolution, (I + 2 G N)."""
+        assert self.conv1d.bias is not None
+        return self.conv1d.bias
 
     def _split_heads(self, xBC_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         dims = self.dims
@@ -99,8 +104,8 @@ class Mamba2Backbone(nn.Module):
 class Mamba2LanguageModel(RecurrentLanguageModel):
     """Mamba-2 language model; see RecurrentLanguageModel for states and segments.
 
-    State parts per layer: `recurrent` (B, H, P, N) in fp32 (float64 in a float64 model) and `conv` (B, I + 2 G N, W - 1),
-    raw inputs of the convolution in the activations' dtype, oldest first. A given state must hold both.
+    State parts per layer: `recurrent` (B, H, P, N) in fp32 (float64 if the model is), and `conv` (B, I + 2 G N, W - 1),
+    the raw inputs of the convolution in the activations' dtype, oldest first. A given state must hold both parts.
     """
 
     def __init__(self, dims: Mamba2Dims, seed: int, scan: str = "chunked") -> None:
@@ -148,17 +153,24 @@ class Mamba2LanguageModel(RecurrentLanguageModel):
 @torch.no_grad()
 def initialise(model: Mamba2LanguageModel, generator: torch.Generator) -> None:
     """Draw the published initial values (mamba_ssm's Mamba2 and MixerModel), in the order of the layers."""
-    dims = model.dims
     model.backbone.embedding.weight.normal_(std=0.02, generator=generator)
-    log_low, log_high = (math.log(value) for value in dims.dt_range)
-    for block in model.backbone.layers:
-        mixer = block.mixer
-        # 1 / sqrt(fan in) is what nn.Linear and nn.Conv1d draw by default.
-        mixer.in_proj.weight.uniform_(-(dims.d_model**-0.5), dims.d_model**-0.5, generator=generator)
-        for tensor in (mixer.conv1d.weight, mixer.conv1d.bias):
-            tensor.uniform_(-(dims.d_conv**-0.5), dims.d_conv**-0.5, generator=generator)
-        dt_H = torch.empty(dims.n_heads).uniform_(log_low, log_high, generator=generator).exp_().clamp_(min=DT_FLOOR)
-        mixer.dt_bias.copy_(dt_H + torch.log(-torch.expm1(-dt_H)))  # the inverse of softplus
-        mixer.A_log.uniform_(*dims.a_init_range, generator=generator).log_()
-        bound = dims.d_inner**-0.5 / math.sqrt(dims.n_layer)
-        mixer.out_proj.weight.uniform_(-bound, bound, generator=generator)
+    for module in model.modules():
+        if isinstance(module, Mamba2Mixer):
+            _initialise_mixer(module, generator)
+
+
+def _initialise_mixer(mixer: Mamba2Mixer, generator: torch.Generator) -> None:
+    dims = mixer.dims
+    # 1 / sqrt(fan in) is the bound that nn.Linear and nn.Conv1d draw within by default.
+    _draw_uniform(mixer.in_proj.weight, dims.d_model**-0.5, generator)
+    _draw_uniform(mixer.conv1d.weight, dims.d_conv**-0.5, generator)
+    _draw_uniform(mixer.conv_bias, dims.d_conv**-0.5, generator)
+    _draw_uniform(mixer.out_proj.weight, (dims.d_inner * dims.n_layer) ** -0.5, generator)
+    low, high = (math.log(value) for value in dims.dt_range)
+    dt_H = torch.empty(dims.n_heads).uniform_(low, high, generator=generator).exp_().clamp_(min=DT_FLOOR)
+    mixer.dt_bias.copy_(dt_H + torch.log(-torch.expm1(-dt_H)))  # the inverse of softplus
+    mixer.A_log.uniform_(*dims.a_init_range, generator=generator).log_()
+
+
+def _draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+    parameter.uniform_(-bound, bound, generator=generator)

@@ -1,6 +1,6 @@
 """RMS norms, plain and gated, with hand-written gradients: a few passes over memory, fp32 or better inside.
 
-Legend: D normalised channels, B batch, T position, H head, P head channel, I = H * P, G blocks that are normalised apart.
+Legend: D normalised channels, B batch, T position, H head, P head channel, I = H * P.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""How large a model is: dimensions and size presets, with exact counts of parameters and state, without importing torch.
+"""How large a model is: dimensions and size presets, exact counts of parameters and state; imports no torch.
 
 A dry run prints these counts and checks these names, so this module stays importable in milliseconds.
 Sources: the model table of the state-spaces/mamba README and the defaults of its Mamba2 module (arXiv:2405.21060).

@@ -49,7 +49,7 @@ class Tracker:
 
         def open_once() -> TrackedRun:
             experiment = self._store.experiment(name)
-            self._store.client.set_experiment_tag(experiment, VIEW_TAG, view_state(CURVE_KEY))
+            self._store.client.set_experiment_tag(experiment, VIEW_TAG, view_state(CURVE_KEY, sweep_id))
             marks = {"sweep.id": sweep_id, "sweep.role": "sweep"}
             notes = {"sweep.name": name, "mlflow.note.content": NOTE, **(tags or {})}
             return self._store.continue_or_create(experiment, f"{name}-{sweep_id[:8]}", marks, notes)

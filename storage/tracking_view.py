@@ -3,21 +3,20 @@
 MLflow keeps a view that a user shares as an experiment tag `mlflow.sharedViewState.KEY` and opens it by
 `?viewStateShareKey=KEY`. The sweep shares one such view, so that the first look needs no clicking: only trials
 (the parent has no curve), none hidden (the UI shows ten runs by default), a logarithmic position axis, no smoothing.
+It shows the sweep that was started or continued last.
 """
 
 import json
 
 VIEW_KEY = "perplexity"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-TRIAL_FILTER = "tags.`sweep.role` = 'trial'"
 _SECTION = "sweep-curves"
 
 
-def view_state(metric: str, sweep_id: str | None = None) -> str:
-    """JSON of the shared view: one line chart of `metric` over the trials, of all sweeps or of `sweep_id` only."""
-    search = TRIAL_FILTER if sweep_id is None else f"{TRIAL_FILTER} AND tags.`sweep.id` = '{sweep_id}'"
+def view_state(metric: str, sweep_id: str) -> str:
+    """JSON of the shared view: one line chart of `metric` over the trials of one sweep."""
     state = {
-        "searchFilter": search,
+        "searchFilter": f"tags.`sweep.role` = 'trial' AND tags.`sweep.id` = '{sweep_id}'",
         "orderByKey": "tags.`mlflow.runName`",  # any order but by start time: that one folds trials into the parent
         "orderByAsc": True,
         "runsHiddenMode": "SHOW_ALL",
@@ -58,6 +57,11 @@ def _line_chart(metric: str) -> dict[str, object]:
         "useGlobalXaxisKey": False,
         "useGlobalLineSmoothing": False,
     }
+
+
+def view_filter(state: str) -> str:
+    """The search of a shared view: which runs it shows."""
+    return str(json.loads(state)["searchFilter"])
 
 
 def view_path(experiment_id: str) -> str:

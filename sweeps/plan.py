@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.content import check_checkpoint, content_hash, shipped_or_folder
+from models.content import check_checkpoint, content_hash
 from models.errors import ModelError
+from models.shipped import checkpoint_folder
 from models.sizes import Mamba2Dims, dims
 from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
@@ -142,7 +143,7 @@ def _content_hashes(config: TrialConfig) -> tuple[str, str]:
     check_files(config.data)
     base_hash = ""
     if config.base.checkpoint != FRESH_BASE:
-        folder = shipped_or_folder(config.base.checkpoint)
+        folder = checkpoint_folder(config.base.checkpoint)
         check_checkpoint(folder, model_dims(config))
         base_hash = content_hash(folder)
     return base_hash, data_content_hash(config.data)

@@ -36,8 +36,8 @@ class RunningTrial:
     """Where a running trial stands."""
 
     phase: str = "starting"
-    done: int = 0
-    total: int = 0
+    at: int = 0
+    of: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
     started: float = field(default_factory=time.monotonic)
@@ -45,7 +45,7 @@ class RunningTrial:
 
     def update(self, metrics: dict[str, Any]) -> None:
         """Take over one report of the trial."""
-        self.phase, self.done, self.total = metrics["phase"], metrics["done"], metrics["total"]
+        self.phase, self.at, self.of = metrics["phase"], metrics["at"], metrics["of"]
         if metrics["history"]:
             self.loss = metrics["history"][-1]["loss"]
             self.tokens_per_second = metrics["history"][-1]["tokens_per_second"]
@@ -54,7 +54,7 @@ class RunningTrial:
         """Phase, progress, loss, speed and elapsed time as text."""
         return [
             self.phase,
-            f"{self.done}/{self.total}" if self.total else "",
+            f"{self.at}/{self.of}" if self.of else "",
             f"loss {self.loss:.3f}" if self.loss is not None else "",
             f"{self.tokens_per_second:,.0f} tok/s" if self.tokens_per_second else "",
             duration(time.monotonic() - self.started),
@@ -91,7 +91,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print one line above the live table."""
-        self.console.print(Text(line))
+        self.console.print(Text(line), soft_wrap=True)
 
     def start(self, label: str) -> None:
         """A trial has begun (or begins again)."""

@@ -21,6 +21,8 @@ QUIET = {
     # Tune's own loggers and its Ctrl-C handler: the sweep keeps its own records and ends in its own way.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # The old reporter of Tune can be silenced, the new one prints every error.
+    "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
     "DO_NOT_TRACK": "true",
@@ -48,6 +50,7 @@ def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
     with _remote_cluster(address) if address else _private_cluster(cpus):
         import ray
 
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
             resources = ray.cluster_resources()
             yield RaySession(

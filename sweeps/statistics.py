@@ -104,7 +104,7 @@ def length_generalization(
 
     p* is the lowest perplexity within the training context, reached at t*. Length generalisation `holds` if
     PPL(t) <= p* for every later bin: here, if every upper bound of log PPL(t) - log p* is at most 0. It `fails` if
-    some lower bound is above 0; otherwise the data leave it `undecided`. The bounds hold for all bins at once
+    some lower bound is above 0 or some PPL(t) is not finite; otherwise the data leave it `undecided`. The bounds hold for all bins at once
     (bootstrap over documents, largest standardised deviation). t* is taken from `select`, so that the luck of the
     draw that makes a bin the lowest does not enter; without it from the curve itself, which leans towards `fails`.
     `tolerance_percent` lets PPL(t) lie that much above p* and still count as not above it.
@@ -116,6 +116,8 @@ def length_generalization(
     point_K = nll_DK.sum(axis=0) / count_DK.sum(axis=0) - math.log1p(tolerance_percent / 100)
     logs_RK = _resampled_ratio(document_draws(len(nll_DK), resamples, seed), nll_DK, count_DK)
     rises = point_K[best + 1 :] - nll_DK[:, best].sum() / count_DK[:, best].sum()
+    if not np.isfinite(rises).all():
+        return "fails"
     drawn = logs_RK[:, best + 1 :] - logs_RK[:, best : best + 1]
     half = _simultaneous_half_width(drawn, len(nll_DK))
     if (rises - half > 0).any():
@@ -191,8 +193,9 @@ def _log_ppl(curve: Curve, lo: int, hi: int) -> float:
 
 def _resampled_ratio(draws_RD: NDArray[np.int64], nll_DK: Floats, count_DK: Floats) -> Floats:
     blocks = [slice(first, first + _RESAMPLES_AT_ONCE) for first in range(0, len(draws_RD), _RESAMPLES_AT_ONCE)]
-    parts = [(draws_RD[rows] @ nll_DK) / (draws_RD[rows] @ count_DK) for rows in blocks]
-    return np.concatenate(parts)
+    # A diverged window makes what is drawn with it not finite; that is for the caller to see, not to warn of.
+    with np.errstate(invalid="ignore"):
+        return np.concatenate([(draws_RD[rows] @ nll_DK) / (draws_RD[rows] @ count_DK) for rows in blocks])
 
 
 def _interval(

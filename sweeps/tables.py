@@ -175,16 +175,18 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.estimate:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
 
 
-def rich_table(rows: Sequence[Row], title: str | None = None, width: int = WIDE) -> "Table":
+def rich_table(rows: Sequence[Row], title: str | None = None, width: int | None = None) -> "Table":
     """The summary for a terminal of `width` columns; the best swept value in bold.
 
-    Below `WIDE` columns the table is compact: intervals on a second line, only what the sweep is about.
+    Below `WIDE` columns the table is compact: intervals on a second line, only what the sweep is about. `None`: as
+    this terminal allows, the whole table where the output is no terminal.
     """
-    from rich import box
+    from rich import box, get_console
     from rich.table import Table
     from rich.text import Text
 
-    compact = width < WIDE
+    console = get_console()
+    compact = (width or (console.width if console.is_terminal else WIDE)) < WIDE
     caption = BEST_NOTE if any(row["best"] for row in rows) else None
     table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown = [{key: text for key, text in cells(row).items() if not compact or key not in _WIDE_ONLY} for row in rows]
@@ -227,11 +229,16 @@ def to_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def to_json(rows: Sequence[Row], failed: Sequence[FailedTrial] = ()) -> str:
-    """`{"rows": [...], "failed": [...]}`; unmeasured and non-finite values are null."""
+def as_plain(rows: Sequence[Row], failed: Sequence[FailedTrial] = ()) -> dict[str, Any]:
+    """`{"rows": [...], "failed": [...]}` ready for JSON; unmeasured and non-finite values are None."""
     plain = [{key: _finite_or_none(value) for key, value in row.items()} for row in rows]
     lost = [{"arm": trial.label, "seed": trial.seed, "reason": trial.reason} for trial in failed]
-    return json.dumps({"rows": plain, "failed": lost}, indent=2, allow_nan=False) + "\n"
+    return {"rows": plain, "failed": lost}
+
+
+def to_json(rows: Sequence[Row], failed: Sequence[FailedTrial] = ()) -> str:
+    """`as_plain` as JSON text."""
+    return json.dumps(as_plain(rows, failed), indent=2, allow_nan=False) + "\n"
 
 
 def _finite_or_none(value: Any) -> Any:

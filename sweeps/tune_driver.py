@@ -13,8 +13,7 @@ from sweeps.progress import Progress
 from sweeps.ray_session import RaySession
 from sweeps.recorder import Recorder
 from sweeps.settings import SettingError
-from workers.settings import TrialConfig
-from workers.trainable import DRIVER_RESOURCE, TrialJob, run_trial
+from workers.trainable import DRIVER_RESOURCE, TrialJob, run_trial, trial_name, trial_resources
 
 RETRIES = 1
 
@@ -31,6 +30,11 @@ class SweepEvents(tune.Callback):
         self.progress = progress
         self.failures: dict[str, str] = {}
         """Reason by identity, of the trials that failed for good."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its callbacks beside the experiment. Nothing is ever restored from there: a sweep continues from
+        # its own folder, and open displays and stores cannot be pickled.
+        return {}
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         planned = self._planned(trial)
@@ -75,7 +79,8 @@ class SweepEvents(tune.Callback):
             return written
         # A process that was killed could not write why.
         error = trial.get_error()
-        return str(error).strip().splitlines()[0] if error else "its process ended"
+        lines = [line for line in str(error).splitlines() if line.strip()] if error else []
+        return lines[-1].strip() if lines else "its process ended"
 
 
 def run_trials(
@@ -93,9 +98,13 @@ def run_trials(
     scratch = folder.root / "tune"
     shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
-        tune.with_resources(run_trial, _resources),
+        tune.with_resources(run_trial, trial_resources),
         param_space={"job": tune.grid_search(jobs)},
-        tune_config=tune.TuneConfig(max_concurrent_trials=concurrency),
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=concurrency,
+            trial_name_creator=trial_name,
+            trial_dirname_creator=trial_name,
+        ),
         run_config=tune.RunConfig(
             name="tune",
             storage_path=str(folder.root),
@@ -129,19 +138,10 @@ def trials_at_once(trials: Sequence[PlannedTrial], session: RaySession) -> int:
 def _job(trial: PlannedTrial, folder: SweepFolder, gpus_per_worker: int) -> TrialJob:
     return TrialJob(
         config=trial.config.to_dict(),
-        label=trial.label,
+        name=trial.name,
         identity=trial.identity,
         folder=str(folder.trial(trial)),
         cache=str(folder.cache),
         sweep_id=folder.sweep_id,
         gpus_per_worker=gpus_per_worker,
     )
-
-
-def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """What Tune reserves for a trial: its worker itself, or only the driver of a worker group."""
-    job = TrialJob(**config["job"])
-    trial = TrialConfig.from_dict(job.config).trial
-    if trial.workers > 1:
-        return tune.PlacementGroupFactory([{DRIVER_RESOURCE: 1}])
-    return tune.PlacementGroupFactory([{"CPU": trial.threads, "GPU": job.gpus_per_worker}])

@@ -29,6 +29,9 @@ def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: T
         partial.mkdir(parents=True)
     context.barrier()
     loop.engine.save_checkpoint(str(partial), tag=ENGINE, save_latest=False)
+    if bank is not None:
+        # What this worker deposited must have arrived before the first worker takes the snapshot of all rows.
+        bank.flush()
     context.barrier()
     if context.is_first:
         if bank is not None:

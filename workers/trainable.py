@@ -1,4 +1,7 @@
-"""What Ray Tune starts for each trial: the training loop in place, or a Ray Train worker group around the same loop."""
+"""What Ray Tune starts for each trial: the training loop in place, or a Ray Train worker group around the same loop.
+
+The sweep's driver imports this module to hand it to Tune, so torch and DeepSpeed are imported in the trial's process only.
+"""
 
 import dataclasses
 import traceback
@@ -6,18 +9,17 @@ import uuid
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from ray import train as ray_train
-from ray import tune
-
-from storage.bank.contract import StateBank
-from storage.bank.layout import BankLayout
-from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
-from workers.context import TrialContext, join_alone
 from workers.settings import TrialConfig
-from workers.trial import train
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
+    from ray.tune.experiment import Trial
+
+    from storage.bank.contract import StateBank
+    from storage.bank.layout import BankLayout
+    from workers.context import TrialContext
 
 FAILURE = "failure.txt"
 """Why the last attempt of a trial failed, in its folder; a finished trial has none."""
@@ -30,7 +32,7 @@ class TrialJob:
     """What a trial's process is told, as plain values that travel through Tune."""
 
     config: dict[str, Any]
-    label: str
+    name: str
     identity: str
     folder: str
     cache: str
@@ -40,6 +42,23 @@ class TrialJob:
     def as_dict(self) -> dict[str, Any]:
         """Plain dictionary for Tune's parameter space."""
         return dataclasses.asdict(self)
+
+
+def trial_name(trial: "Trial") -> str:
+    """A trial's name in Ray: that of its folder."""
+    name: str = trial.config["job"]["name"]
+    return name
+
+
+def trial_resources(config: dict[str, Any]) -> "PlacementGroupFactory":
+    """What Tune reserves for a trial: its worker itself, or only the driver of a worker group."""
+    from ray.tune import PlacementGroupFactory
+
+    job = TrialJob(**config["job"])
+    trial = TrialConfig.from_dict(job.config).trial
+    if trial.workers > 1:
+        return PlacementGroupFactory([{DRIVER_RESOURCE: 1}])
+    return PlacementGroupFactory([{"CPU": trial.threads, "GPU": job.gpus_per_worker}])
 
 
 def run_trial(config: dict[str, Any]) -> None:
@@ -62,6 +81,12 @@ def run_trial(config: dict[str, Any]) -> None:
 
 
 def _run_here(job: TrialJob) -> None:
+    import torch
+    from ray import tune
+
+    from workers.context import TrialContext, join_alone
+    from workers.trial import train
+
     join_alone()
     device = torch.device("cuda", 0) if job.gpus_per_worker else torch.device("cpu")
     context = TrialContext(
@@ -76,6 +101,7 @@ def _run_here(job: TrialJob) -> None:
 
 
 def _run_worker_group(job: TrialJob) -> None:
+    from ray import train as ray_train
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
@@ -101,6 +127,12 @@ def _run_worker_group(job: TrialJob) -> None:
 
 
 def _run_worker(job_values: dict[str, Any]) -> None:
+    from ray import train as ray_train
+    from ray.train.torch import get_device
+
+    from workers.context import TrialContext
+    from workers.trial import train
+
     job = TrialJob(**job_values)
     group = ray_train.get_context()
     context = TrialContext(
@@ -109,15 +141,17 @@ def _run_worker(job_values: dict[str, Any]) -> None:
         identity=job.identity,
         rank=group.get_world_rank(),
         world=group.get_world_size(),
-        device=ray_train.torch.get_device(),
+        device=get_device(),
         report=ray_train.report,
     )
     context.open_bank = partial(_open_bank, job, context)
     train(TrialConfig.from_dict(job.config), context)
 
 
-def _open_bank(job: TrialJob, context: TrialContext, layout: BankLayout) -> StateBank:
+def _open_bank(job: TrialJob, context: "TrialContext", layout: "BankLayout") -> "StateBank":
     """The trial's sharded bank: the first worker starts the actors, the others connect to them by name."""
+    from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
+
     shards = TrialConfig.from_dict(job.config).bank.shards
     namespace = f"bank-{job.sweep_id[:16]}"
     # A retried trial must not meet the actors of its dead predecessor.

@@ -7,17 +7,18 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from deepspeed.runtime.engine import DeepSpeedEngine
-
 from workers.context import TrialContext
 from workers.engine import set_learning_rate
 from workers.interventions import Intervention
 from workers.schedule import learning_rate
 from workers.settings import TrialConfig
+
+if TYPE_CHECKING:
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
 REPORT_EVERY = 10
 """Steps between two progress reports. Counted in steps, not seconds, so that all workers report equally often."""
@@ -38,7 +39,7 @@ class Batches(Protocol):
 class TrainingLoop:
     """Steps of one worker. `history` holds one entry per finished step and is part of every checkpoint."""
 
-    engine: DeepSpeedEngine
+    engine: "DeepSpeedEngine"
     intervention: Intervention
     batches: Batches
     config: TrialConfig
@@ -93,12 +94,15 @@ class TrainingLoop:
         return float(nll_sum.detach().double())
 
     def progress(self, step: int) -> dict[str, Any]:
-        """What is reported after `step` steps: where it stands, and the history since the last report."""
+        """What is reported after `step` steps: where it stands, and the history since the last report.
+
+        `done` would be the natural name, but Tune ends a trial that reports it.
+        """
         first = step - 1 - (step - 1) % REPORT_EVERY
         return {
             "phase": "training",
-            "done": step,
-            "total": self.config.trial.steps,
+            "at": step,
+            "of": self.config.trial.steps,
             "history": [entry for entry in self.history if entry["step"] > first],
         }
 

@@ -1,16 +1,15 @@
 """One trial from its base to its curves: `train(config, context)`, the same for one worker and for many."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from deepspeed.runtime.engine import DeepSpeedEngine
 
 from models.checkpoints import load_checkpoint, save_checkpoint
-from models.content import shipped_or_folder
 from models.interface import RecurrentLanguageModel
 from models.registry import build_model
-from models.sizes import dims
+from models.shipped import checkpoint_folder
+from models.sizes import Mamba2Dims, dims
 from storage.bank.contract import StateBank
 from storage.bank.layout import BankLayout
 from storage.batch_order import WindowOrder
@@ -29,6 +28,9 @@ from workers.settings import FRESH_BASE, TrialConfig
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
 
+if TYPE_CHECKING:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
 RESULT = "result.json"
 """Written last: a trial with this file is finished and never runs again."""
 HISTORY = "history.json"
@@ -41,19 +43,24 @@ def vocab_size(config: TrialConfig) -> int:
     return tokenizer_named(config.data.tokenizer).vocabulary
 
 
+def model_dims(config: TrialConfig) -> Mamba2Dims:
+    """Dimensions of the trial's model with the vocabulary of its tokenizer."""
+    return dims(config.model.architecture, config.model.size, vocab_size(config))
+
+
 def load_base(config: TrialConfig, device: torch.device) -> RecurrentLanguageModel:
     """The checkpoint that the trial starts from, or a fresh initialisation keyed by `base.seed`."""
     if config.base.checkpoint == FRESH_BASE:
         return build_model(config.model, vocab_size(config), config.base.seed).to(device)
-    folder = shipped_or_folder(config.base.checkpoint)
-    return load_checkpoint(folder, config.model, vocab_size(config), device=device)
+    folder = checkpoint_folder(config.base.checkpoint)
+    return load_checkpoint(folder, model_dims(config), device=device, scan=config.model.scan)
 
 
 def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
     """Run one trial to its end and return what `result.json` holds; called on every worker of the trial."""
     started = time.perf_counter()
     torch.set_num_threads(config.trial.threads)
-    context.report({"phase": "loading", "done": 0, "total": config.trial.steps, "history": []})
+    context.report({"phase": "loading", "at": 0, "of": config.trial.steps, "history": []})
     cache = open_token_cache(config.data, context.cache)
     model = load_base(config, context.device)
     loaded = time.perf_counter()
@@ -82,13 +89,12 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
             write_curve(context.folder / f"{split}.parquet", curve)
         write_json(context.folder / HISTORY, history)
         if ARMS[config.arm].trains:
-            size = dims(config.model.architecture, config.model.size, vocab_size(config))
-            save_checkpoint(model, size, context.folder / MODEL)
+            save_checkpoint(model, model_dims(config), context.folder / MODEL)
         write_json(context.folder / RESULT, result)
     return result
 
 
-def _plain_model(config: TrialConfig, context: TrialContext, engine: DeepSpeedEngine) -> RecurrentLanguageModel:
+def _plain_model(config: TrialConfig, context: TrialContext, engine: "DeepSpeedEngine") -> RecurrentLanguageModel:
     """The trained model outside its engine, whole on every worker, in the precision it was trained in."""
     if config.trial.zero_stage < 3:
         return engine.module.model

@@ -1,8 +1,8 @@
 """The scan of Mamba-2 in matrix form: blocks of positions, a state passed from block to block, hand-written gradients.
 
 Work goes through tiles of a few rows by a few blocks (`models.scans.ssd_tiles`), factored where the decays allow it
-(`models.scans.ssd_factored`) and pairwise elsewhere (`models.scans.ssd_pairwise`). Beyond inputs and outputs only the states
-before each block are kept; the backward pass recomputes the rest. Legend: B batch, T position, H head, P head channel,
+(`models.scans.ssd_factored`) and pairwise elsewhere (`models.scans.ssd_pairwise`). Beyond inputs and outputs only the
+states between blocks are kept; the backward pass recomputes the rest. Legend: B batch, T position, H head, P head channel,
 I = H * P, G group, N state column; R rows, K blocks, Q positions per block of one tile.
 """
 
@@ -62,12 +62,15 @@ class _Inputs:
         B, C = (v[tile.at].unflatten(1, blocks).flatten(0, 1).to(full) for v in (self.B_BTN, self.C_BTN))
         return TileInputs(x.to(full), dt, decay, B, C)
 
-    def pairwise(self, tile: Tile, start_RIN: Tensor | None) -> list[Tensor | None]:
-        """Arguments of `pairwise_block` for a tile of one block."""
+    def pairwise(self, tile: Tile, start_RIN: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
+        """Arguments of `pairwise_block` for a tile of one block: those with a gradient, and the resets."""
         own = self.of(tile)
         x, dt, decay = (v.flatten(1, 2) for v in (own.x_RKQHP, own.dt_RKQH, own.decay_RKQH))
-        reset = None if self.reset_BT is None else self.reset_BT[tile.at]
-        return [x, dt, decay, own.B_MQN, own.C_MQN, start_RIN, reset]
+        if start_RIN is None:
+            start_RIN = x.new_zeros(x.shape[0], x.shape[2] * x.shape[3], own.B_MQN.shape[2])
+        return [x, dt, decay, own.B_MQN, own.C_MQN, start_RIN], None if self.reset_BT is None else self.reset_BT[
+            tile.at
+        ]
 
 
 _Kept = list[tuple[Tile, TileStates]]
@@ -119,7 +122,7 @@ class _ChunkedScan(torch.autograd.Function):
             dstart_RIN = _backward_rows(
                 inputs, kept, y_BTHP, hT_BHPN[row].flatten(1, 2), dy_BTHP, dafter, grads, dh0_BHPN is not None
             )
-            if dh0_BHPN is not None:
+            if dh0_BHPN is not None and dstart_RIN is not None:
                 dh0_BHPN[row] = dstart_RIN.view_as(dh0_BHPN[row])
         dx, ddt, ddecay, dB, dC = grads
         dA_H = (ddecay * dt_BTH).sum((0, 1))
@@ -136,7 +139,8 @@ def _forward_rows(
             states, after_RIN = forward_tile(inputs.of(tile), state_RIN, _blocks(y_BTHP, tile))
         else:
             states = TileStates(state_RIN, None)
-            y_BTHP[tile.at], after_RIN = pairwise_block(*inputs.pairwise(tile, state_RIN))
+            values, reset_RQ = inputs.pairwise(tile, state_RIN)
+            y_BTHP[tile.at], after_RIN = pairwise_block(*values, reset_RQ=reset_RQ)
         state_RIN = after_RIN
         if keep:
             kept.append((tile, states))
@@ -171,7 +175,7 @@ def _backward_rows(
             own, dafter_RIN = _backward_pairwise(inputs, tile, states.start_RIN, dy_RKQHP, dafter_RIN)
         for full, part in zip(grads, (own.x_RKQHP, own.dt_RKQH, own.decay_RKQH, own.B_MQN, own.C_MQN), strict=True):
             full[tile.at] = part.view_as(full[tile.at])
-        if index:
+        if states.start_RIN is not None:
             after_RIN = states.start_RIN
     return dafter_RIN
 
@@ -180,13 +184,10 @@ def _backward_pairwise(
     inputs: _Inputs, tile: Tile, start_RIN: Tensor | None, dy_RKQHP: Tensor, dafter_RIN: Tensor | None
 ) -> tuple[TileGrads, Tensor]:
     """Return the gradients of a tile of one block with pairwise decays, by running it again under autograd."""
-    R, _, _, H, P = dy_RKQHP.shape
-    if start_RIN is None:
-        start_RIN = dy_RKQHP.new_zeros(R, H * P, inputs.B_BTN.shape[2])
-    *values, reset_RQ = inputs.pairwise(tile, start_RIN)
+    values, reset_RQ = inputs.pairwise(tile, start_RIN)
     with torch.enable_grad():
         leaves = [value.detach().requires_grad_() for value in values]
-        y, after = pairwise_block(*leaves, reset_RQ)
+        y, after = pairwise_block(*leaves, reset_RQ=reset_RQ)
         dafter = torch.zeros_like(after) if dafter_RIN is None else dafter_RIN
         dx, ddt, ddecay, dB, dC, dstart = torch.autograd.grad((y, after), leaves, (dy_RKQHP.squeeze(1), dafter))
     return TileGrads(dx.unsqueeze(1), ddt.unsqueeze(1), ddecay.unsqueeze(1), dB, dC), dstart

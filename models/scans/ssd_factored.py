@@ -1,7 +1,7 @@
 """One tile of the chunked scan with factored decays: matrix products that all heads share, and their gradients by hand.
 
-Inside a block that starts from state S, with L_t the log-decay summed from the block's start through t, m half of its last
-value and e_t = exp(L_t - m),
+Inside a block that starts from state S, with L_t the log-decay summed from the block's start through t, m half of its
+last value and e_t = exp(L_t - m),
 
     y_t = e_t (sum_{s <= t} (C_t . B_s) v_s + C_t R),   v_s = x_s dt_s / e_s,   R = exp(m) S,
     S' = e_last (R + sum_s v_s B_s^T)
@@ -167,8 +167,8 @@ def _pass_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Carry the state's gradient backwards: return that of each block's added state, and of the state before the tile.
 
-    `read_RKIN` is what a block's own outputs contribute to the gradient of its scaled start state. Adds to `dL_RKQH`, in
-    place, what the states between blocks contribute to the last L of the block before.
+    `read_RKIN` is what a block's own outputs contribute to the gradient of its scaled start state. What the states
+    between blocks contribute to the last L of the block before is added to `dL_RKQH` in place.
     """
     K, H = half_RKH.shape[1:]
     dadded_RKIN = torch.empty_like(read_RKIN)

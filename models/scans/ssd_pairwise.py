@@ -1,7 +1,7 @@
-"""One block of the chunked scan with a decay for every pair of positions: right for any decay and any reset, and slower.
+"""One block of the chunked scan with a decay for every pair of positions: right for any decay and reset, but slower.
 
-Plain differentiable torch code; the chunked scan runs it again in its backward pass. Legend: R rows, Q positions, H head,
-P head channel, I = H * P, N state column.
+Plain differentiable torch code; the chunked scan runs it again in its backward pass. Legend: R rows, Q positions,
+H head, P head channel, I = H * P, N state column.
 """
 
 import torch
@@ -14,7 +14,8 @@ def pairwise_block(
     decay_RQH: Tensor,
     B_RQN: Tensor,
     C_RQN: Tensor,
-    start_RIN: Tensor | None,
+    start_RIN: Tensor,
+    *,
     reset_RQ: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs (R, Q, H, P) of one block and the state after it (R, I, N).
@@ -25,7 +26,7 @@ def pairwise_block(
         decay_RQH: log-decays dt * A.
         B_RQN: input vectors.
         C_RQN: output vectors.
-        start_RIN: state before the block; None is zero.
+        start_RIN: state before the block.
         reset_RQ: positions before which the state is zeroed, or None.
     """
     R, Q, H, P = x_RQHP.shape
@@ -39,16 +40,15 @@ def pairwise_block(
     to_end_RHQ = torch.exp(L_RHQ[..., -1:] - L_RHQ).to(v_RHQP.dtype) * to_end_RQ.unsqueeze(1)
     v_RQI = (v_RHQP * to_end_RHQ.unsqueeze(-1)).transpose(1, 2).reshape(R, Q, H * P)
     after_RIN = torch.bmm(v_RQI.transpose(1, 2), B_RQN)
-    if start_RIN is not None:
-        e_RHQ = torch.exp(L_RHQ).to(v_RHQP.dtype) * from_start_RQ.unsqueeze(1)
-        read_RQHP = torch.bmm(C_RQN, start_RIN.transpose(1, 2)).view(R, Q, H, P)
-        y_RHQP = y_RHQP + read_RQHP.transpose(1, 2) * e_RHQ.unsqueeze(-1)
-        after_RIN = after_RIN + (start_RIN.view(R, H, -1) * e_RHQ[..., -1:]).view_as(start_RIN)
+    e_RHQ = torch.exp(L_RHQ).to(v_RHQP.dtype) * from_start_RQ.unsqueeze(1)
+    read_RQHP = torch.bmm(C_RQN, start_RIN.transpose(1, 2)).view(R, Q, H, P)
+    y_RHQP = y_RHQP + read_RQHP.transpose(1, 2) * e_RHQ.unsqueeze(-1)
+    after_RIN = after_RIN + (start_RIN.view(R, H, -1) * e_RHQ[..., -1:]).view_as(start_RIN)
     return y_RHQP.transpose(1, 2), after_RIN
 
 
 def _links(reset_RQ: Tensor | None, R: int, Q: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which position reaches which (R, Q, Q), which sees the start state (R, Q), and which reaches the end (R, Q)."""
+    """Return which position reaches which (R, Q, Q), which sees the start state, and which reaches the end (R, Q)."""
     causal_QQ = torch.ones(Q, Q, dtype=torch.bool, device=device).tril()
     if reset_RQ is None:
         everywhere = torch.ones(R, Q, dtype=torch.bool, device=device)

@@ -1,8 +1,8 @@
 """How the chunked scan cuts its work: tiles of a few rows by a few blocks of positions, small enough to stay in cache.
 
-A tile's blocks have equal length. Its decays may be *factored* (see `models.scans.ssd_factored`) while no block decays by
-more than exp(-MAX_LOG_DECAY); otherwise its blocks are halved, down to SMALLEST_BLOCK, and below that the tile is cut
-into single blocks with pairwise decays, as is a block in which a state is reset. The choice changes rounding only.
+A tile's blocks have equal length. Its decays may be *factored* (see `models.scans.ssd_factored`) while no block decays
+by more than exp(-MAX_LOG_DECAY); otherwise its blocks are halved, down to SMALLEST_BLOCK, and below that the tile is
+cut into single blocks with pairwise decays, as is a tile in which a state is reset. The choice changes rounding only.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 MAX_LOG_DECAY = 80.0
-"""Largest log-decay within a factored block: its factors stay within exp(40) = 2e17 of one, far from the ends of fp32."""
+"""Largest log-decay of a factored block: its factors stay within exp(40) = 2e17 of one, far from the ends of fp32."""
 SMALLEST_BLOCK = 16
 """Blocks of this many positions or fewer are not halved."""
 PAIRWISE_BLOCK = 32
@@ -43,7 +43,7 @@ class Tile:
 
 
 def row_ranges(B: int, T: int, chunk: int, device_type: str) -> list[tuple[int, int]]:
-    """Return the ranges of rows that are worked on together: all on an accelerator, few enough for the cache on a CPU."""
+    """Return the ranges of rows worked on together: all on an accelerator, few enough for the cache on a CPU."""
     rows = max(1, TILE_POSITIONS // min(chunk, T)) if device_type == "cpu" else B
     return [(low, min(low + rows, B)) for low in range(0, B, rows)]
 

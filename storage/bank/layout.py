@@ -15,6 +15,8 @@ from storage.errors import StorageError
 
 _BF16_OVERFLOW = np.uint32(0x7F7F8000).view(np.float32)
 """The smallest fp32 magnitude that rounds to infinity in bf16: half a step above the largest finite bf16."""
+_CHUNK = 1 << 15
+"""Elements that are converted at a time."""
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -88,7 +90,7 @@ def zero_nonfinite(states: Float32, wire_dtype: str = "fp32") -> tuple[Float32, 
         The same array if all rows are good, else a copy with bad rows zeroed; and the positions of the bad rows.
     """
     limit = np.float32(np.inf) if wire_dtype == "fp32" else _BF16_OVERFLOW
-    # A finite sum of squares proves a row good in one pass at the speed of memory; only the others are looked at closely.
+    # A finite sum of squares proves a row good in one pass at the speed of memory; only the others get a closer look.
     with np.errstate(over="ignore", invalid="ignore"):
         doubtful = np.flatnonzero(~np.isfinite(np.vecdot(states, states)))
     bad_rows = np.array([row for row in doubtful if not (np.abs(states[row]) < limit).all()], dtype=np.int64)
@@ -106,9 +108,16 @@ def encode(states: Float32, wire_dtype: str) -> Wire:
     """
     if wire_dtype == "fp32":
         return states
-    out = np.empty(states.shape, dtype=np.uint16)
-    for row, bits in zip(out, states.view(np.uint32), strict=True):  # row by row: the temporaries stay in the cache
-        row[:] = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16
+    bits, out = states.view(np.uint32).reshape(-1), np.empty(states.shape, dtype=np.uint16)
+    scratch = np.empty(min(_CHUNK, bits.size), dtype=np.uint32)
+    for start in range(0, bits.size, _CHUNK):  # in place and piece by piece, so that the work stays in the cache
+        part = bits[start : start + _CHUNK]
+        rounded = np.right_shift(part, 16, out=scratch[: part.size])
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += part
+        rounded >>= 16
+        out.reshape(-1)[start : start + _CHUNK] = rounded
     return out
 
 

@@ -19,8 +19,8 @@ def test_a_file_gets_plain_lines() -> None:
 def report(done: int, loss: float) -> dict[str, object]:
     return {
         "phase": "training",
-        "done": done,
-        "total": 100,
+        "at": done,
+        "of": 100,
         "history": [{"loss": loss, "tokens_per_second": 9000.0}],
     }
 

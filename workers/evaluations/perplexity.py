@@ -47,7 +47,7 @@ def _share_out(
     def tell(done: int, total: int) -> None:
         # Only the first worker knows how far it is; several would have to report equally often.
         if context.world == 1:
-            context.report({"phase": f"evaluating {split}", "done": done, "total": total, "history": []})
+            context.report({"phase": f"evaluating {split}", "at": done, "of": total, "history": []})
 
     curve = measure(model, mine, split, config, context.device, tell) if mine else None
     gathered = context.gather(curve)

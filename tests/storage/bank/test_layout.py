@@ -78,6 +78,12 @@ def test_bf16_is_the_nearest_of_both_neighbours_and_even_on_ties(states: np.ndar
     assert np.array_equal(out.astype(np.float64), expected)
 
 
+def test_bf16_of_long_rows_is_that_of_their_pieces() -> None:
+    states = np.random.default_rng(0).standard_normal((3, 50_001), dtype=np.float32)
+    pieces = [encode(np.ascontiguousarray(part), "bf16") for part in np.array_split(states, 7, axis=1)]
+    assert np.array_equal(encode(states, "bf16"), np.concatenate(pieces, axis=1))
+
+
 def test_a_value_that_rounds_to_infinity_in_bf16_counts_as_bad() -> None:
     just_below = np.uint32(0x7F7F7FFF).view(np.float32)
     states = np.array([[just_below], [-np.uint32(0x7F7F8000).view(np.float32)]], np.float32)
