@@ -1,6 +1,6 @@
 """Where the time of a finished sweep went: loading, training and evaluation of each trial, from its own records.
 
-    python -m benchmarks.demo_time runs/noise_scale-1234abcd
+python -m benchmarks.demo_time runs/noise_scale-1234abcd
 """
 
 import json
@@ -35,7 +35,7 @@ def main() -> None:
         )
     print(table(["trial", "training", "evaluation", "in all", "training share", "evaluation share"], rows))
     wall = json.loads((folder / "session.json").read_text())
-    print(f"Wall time of the last command: {wall['seconds']:.0f} s, {wall['trials']} trials run, {wall['at_once']} at once.")
+    print(f"Wall time of the last command: {wall['seconds']:.0f} s, {wall['trials']} trials, {wall['at_once']} at once.")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Take the screenshot; exit code 0 when every trial with a curve is drawn."""
     options = _parse(arguments)
     experiment, expected = _what_to_draw(options.uri, options.experiment)
-    with _mlflow_ui(options.uri) as address, _chromium() as browser:
+    with mlflow_ui(options.uri) as address, _chromium() as browser:
         drawn = shoot(browser, address + view_path(experiment), expected, options.out)
     print(f"{drawn} lines drawn, {options.out}")
     return 0 if drawn == expected else 1
@@ -92,7 +92,8 @@ def _what_to_draw(uri: str, name: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _mlflow_ui(uri: str) -> Iterator[str]:
+def mlflow_ui(uri: str) -> Iterator[str]:
+    """A running `mlflow ui` on a free port of this machine; gives its address, ends it afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

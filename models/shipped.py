@@ -20,7 +20,7 @@ def checkpoint_folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
     if not folder.is_dir():
         raise ModelError(
-            f"base.checkpoint is {name!r}, which is neither a folder nor a shipped base ({', '.join(shipped_bases())}); "
+            f"base.checkpoint is {name!r}, which is no folder and no shipped base ({', '.join(shipped_bases())}); "
             "write the folder that holds config.json and the weights"
         )
     return folder

@@ -1,7 +1,7 @@
 """Checkpoints that are whole or refused: a folder per step, a manifest of hashes written last.
 
-A checkpoint is written into `step-N.partial`, gets its manifest and is then renamed. Whatever dies in between leaves the
-previous checkpoint as the newest whole one. This module knows nothing of what is inside.
+A checkpoint is written into `step-N.partial`, gets its manifest and is then renamed. Whatever dies in between leaves
+the previous checkpoint as the newest whole one. This module knows nothing of what is inside.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def publish(root: Path, step: int, identity: str) -> Path:
 
 
 def newest_whole(root: Path, identity: str) -> tuple[int, Path] | None:
-    """(step, folder) of the newest checkpoint whose files match its manifest; damaged ones are passed over with a warning."""
+    """(step, folder) of the newest checkpoint that matches its manifest; a damaged one is passed over with a warning."""
     for name in sorted(_whole_names(root), reverse=True):
         problem = _problem(root / name, identity)
         if problem is None:

@@ -8,13 +8,15 @@ class DataSettings:
     """The text: which documents, how they become tokens, how tokens become windows."""
 
     files: tuple[str, ...] = ()
-    """Text (.txt), JSON lines (.jsonl, .json, also .zst/.gz/.xz) or .parquet files; globs are expanded. Empty: the shipped corpus."""
+    """Text (.txt), JSON lines (.jsonl, .json, also .zst/.gz/.xz) or .parquet files; globs are expanded.
+
+    Empty: the shipped corpus."""
     field: str = "text"
     """Column that holds the text in JSON lines and parquet files."""
     tokenizer: str = "bytes"
     """`bytes`: one token per UTF-8 byte, vocabulary 256."""
     packing: str = "document"
-    """`document`: windows stay inside a document. `eos`: documents joined by an end-of-text token, windows cross joins."""
+    """`document`: windows stay inside a document. `eos`: documents are joined by an end-of-text token."""
 
     def __post_init__(self) -> None:
         if self.tokenizer != "bytes":

@@ -1,7 +1,7 @@
 """demo_base: the recipe of the shipped base, a small Mamba-2 that fails far past its training length.
 
-Honest training only: bytes of the train split, zero initial states, one finished schedule. What makes the failure visible
-at this size is the slow decay that the model starts with (A from [0.02, 0.5] instead of [1, 16]).
+Honest training only: bytes of the train split, zero initial states, one finished schedule. What makes the failure
+visible at this size is the slow decay that the model starts with (A from [0.02, 0.5] instead of [1, 16]).
 """
 
 from sweeps.registry import NamedSweep

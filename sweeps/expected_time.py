@@ -1,7 +1,7 @@
 """How long a trial is expected to take on CPUs, from its token counts and a measured speed.
 
-The speeds are those of the demo model on one thread (benchmarks/demo_time.md); larger models are scaled by their number of
-parameters. A guess for the plan and for the first ETA: as soon as a trial has finished, its real duration is used.
+The speeds are those of the demo model on one thread (benchmarks/demo_time.md); larger models are scaled by their number
+of parameters. A guess for the plan and for the first ETA: as soon as a trial has finished, its real duration is used.
 """
 
 from models.sizes import dims

@@ -50,6 +50,12 @@ class RunningTrial:
             self.loss = metrics["history"][-1]["loss"]
             self.tokens_per_second = metrics["history"][-1]["tokens_per_second"]
 
+    def remaining(self, expected: float) -> float:
+        """Seconds to its end: by the steps it still has to make, or by what such a trial is expected to take."""
+        elapsed = time.monotonic() - self.started
+        is_underway = self.phase == "training" and self.at > 0
+        return max(0.0, expected - elapsed, elapsed * (self.of - self.at) / self.at if is_underway else 0.0)
+
     def cells(self) -> list[str]:
         """Phase, progress, loss, speed and elapsed time as text."""
         return [
@@ -129,7 +135,7 @@ class Progress:
         """Seconds to the end: median duration of a trial x what is left / concurrency."""
         each = statistics.median(self.durations) if self.durations else self.expected_seconds
         waiting = self.planned - self.finished - self.failed - len(self.running)
-        running = sum(max(0.0, each - (time.monotonic() - trial.started)) for trial in self.running.values())
+        running = sum(trial.remaining(each) for trial in self.running.values())
         return (waiting * each + running) / self.concurrency
 
     def _table(self) -> Group:

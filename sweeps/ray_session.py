@@ -126,7 +126,7 @@ def _runtime_env() -> dict[str, Any]:
 
 
 def pin_address() -> None:
-    """Set RAY_ADDRESS in a worker: with another cluster on the machine, Train's cleaner would not know which is meant."""
+    """Set RAY_ADDRESS in a worker: with two clusters on one machine, Train's cleaner would not know which is meant."""
     import ray
 
     os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address

@@ -104,9 +104,10 @@ def length_generalization(
 
     p* is the lowest perplexity within the training context, reached at t*. Length generalisation `holds` if
     PPL(t) <= p* for every later bin: here, if every upper bound of log PPL(t) - log p* is at most 0. It `fails` if
-    some lower bound is above 0 or some PPL(t) is not finite; otherwise the data leave it `undecided`. The bounds hold for all bins at once
-    (bootstrap over documents, largest standardised deviation). t* is taken from `select`, so that the luck of the
-    draw that makes a bin the lowest does not enter; without it from the curve itself, which leans towards `fails`.
+    some lower bound is above 0 or some PPL(t) is not finite; otherwise the data leave it `undecided`. The bounds
+    hold for all bins at once (bootstrap over documents, largest standardised deviation). t* is taken from `select`,
+    so that the luck of the draw that makes a bin the lowest does not enter; without it from the curve itself, which
+    leans towards `fails`.
     `tolerance_percent` lets PPL(t) lie that much above p* and still count as not above it.
     """
     best = lowest_bin(select if select is not None else curve)

@@ -124,8 +124,8 @@ def trials_at_once(trials: Sequence[PlannedTrial], session: RaySession) -> int:
     cpus = max(trial.cpus for trial in trials)
     if cpus > session.cpus or (session.gpus and workers > session.gpus):
         raise SettingError(
-            f"a trial asks for {cpus} CPUs and {workers if session.gpus else 0} GPUs, but the cluster has {session.cpus} "
-            f"and {session.gpus}; lower trial.workers or trial.threads"
+            f"a trial asks for {cpus} CPUs and {workers if session.gpus else 0} GPUs, but the cluster has "
+            f"{session.cpus} and {session.gpus}; lower trial.workers or trial.threads"
         )
     if workers > 1 and not session.hosts_drivers:
         raise SettingError(

@@ -130,6 +130,7 @@ def ray_cluster() -> Iterator[RayCluster]:
     ray.init(
         address="local",
         num_cpus=4,
+        resources={"sweep_driver": 4},
         include_dashboard=True,
         dashboard_host="127.0.0.1",
         dashboard_port=0,

@@ -1,7 +1,7 @@
 """Random numbers keyed by what they are for, never by who draws them.
 
 A generator's key is (purpose, seed, step, row), so a row gets the same noise and the same resets on any worker, in any
-micro-batch, before and after a resume. Philox is counter based: a fresh key costs microseconds and keys are independent.
+micro-batch, before and after a resume. Philox is counter based: a fresh key costs microseconds.
 """
 
 import hashlib

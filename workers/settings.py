@@ -1,4 +1,4 @@
-"""What one trial does: the `base.*`, `intervention.*`, `trial.*`, `optimizer.*` and `eval.*` settings and the whole trial."""
+"""What one trial does: the settings `base.*`, `intervention.*`, `trial.*`, `optimizer.*`, `eval.*`, and all together."""
 
 import dataclasses
 import hashlib

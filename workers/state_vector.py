@@ -14,7 +14,7 @@ from models.interface import PartSpec, State
 class StateVector:
     """Packs the parts that an intervention touches into (B, E) float32 and builds whole states from such vectors.
 
-    The order is layer by layer, part by part, each part flattened in its own layout, so that a head is a contiguous range.
+    The order is layer by layer, part by part, each part flattened in its own layout: a head is a contiguous range.
     """
 
     def __init__(self, spec: Sequence[dict[str, PartSpec]], parts: Sequence[str]) -> None:

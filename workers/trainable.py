@@ -1,6 +1,6 @@
 """What Ray Tune starts for each trial: the training loop in place, or a Ray Train worker group around the same loop.
 
-The sweep's driver imports this module to hand it to Tune, so torch and DeepSpeed are imported in the trial's process only.
+The sweep's driver imports this module to hand it to Tune: torch and DeepSpeed are imported in the trial's process only.
 """
 
 import dataclasses

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+
 from workers.context import TrialContext
 from workers.engine import set_learning_rate
 from workers.interventions import Intervention

@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from models.checkpoints import load_checkpoint, save_checkpoint
 from models.interface import RecurrentLanguageModel
@@ -82,7 +83,8 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
         "curves": {split: f"{split}.parquet" for split in curves},
         "scan": config.model.scan,
         "device": str(context.device),
-        "workers": context.world,
+        "workers": dist.get_world_size(),
+        "backend": dist.get_backend(),
     }
     if context.is_first:
         for split, curve in curves.items():

@@ -2,8 +2,10 @@
 
 Work goes through tiles of a few rows by a few blocks (`models.scans.ssd_tiles`), factored where the decays allow it
 (`models.scans.ssd_factored`) and pairwise elsewhere (`models.scans.ssd_pairwise`). Beyond inputs and outputs only the
-states between blocks are kept; the backward pass recomputes the rest. Legend: B batch, T position, H head, P head channel,
-I = H * P, G group, N state column; R rows, K blocks, Q positions per block of one tile.
+states between blocks are kept; the backward pass recomputes the rest.
+
+Legend: B batch, T position, H head, P head channel, I = H * P, G group, N state column; R rows, K blocks, Q positions per
+block of one tile.
 """
 
 from dataclasses import dataclass
@@ -68,9 +70,8 @@ class _Inputs:
         x, dt, decay = (v.flatten(1, 2) for v in (own.x_RKQHP, own.dt_RKQH, own.decay_RKQH))
         if start_RIN is None:
             start_RIN = x.new_zeros(x.shape[0], x.shape[2] * x.shape[3], own.B_MQN.shape[2])
-        return [x, dt, decay, own.B_MQN, own.C_MQN, start_RIN], None if self.reset_BT is None else self.reset_BT[
-            tile.at
-        ]
+        reset_RQ = None if self.reset_BT is None else self.reset_BT[tile.at]
+        return [x, dt, decay, own.B_MQN, own.C_MQN, start_RIN], reset_RQ
 
 
 _Kept = list[tuple[Tile, TileStates]]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.cli.command_line import ROOT, Command, environment, small_sweep
 
 

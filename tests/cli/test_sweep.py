@@ -5,25 +5,12 @@ from pathlib import Path
 
 import mlflow
 import pytest
+
 from tests.cli.command_line import Command, small_sweep
-from mlflow.entities import Run
+from tests.cli.stores import children, runs
 
 VALUES = ("--set", "sweep.values=0.1,1e38")
 """The second sigma overflows: its trial fails, twice."""
-
-
-def runs(folder: Path) -> list[Run]:
-    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("noise_scale")
-    assert experiment is not None
-    return list(client.search_runs([experiment.experiment_id]))
-
-
-def children(folder: Path) -> dict[str, Run]:
-    found = [run for run in runs(folder) if "mlflow.parentRunId" in run.data.tags]
-    by_name = {run.data.tags["mlflow.runName"]: run for run in found}
-    assert len(by_name) == len(found), "a trial has two runs"
-    return by_name
 
 
 @pytest.mark.ray

@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from docs.take_screenshot import mlflow_ui
 from storage.tracking import Tracker
 from sweeps.figure_lines import styles
 from sweeps.tables import ArmResult
@@ -62,6 +64,17 @@ def test_the_page_draws_as_many_lines_as_there_are_trials(tmp_path: Path) -> Non
         wanted = [int(style.color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         near = np.abs(picture[..., :3] - wanted).max(axis=-1) < 0.02
         assert near.sum() > 300, f"{label} is not seen"
+
+
+def test_the_ui_hands_out_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracker = Tracker("sqlite:///mlflow.db")
+    parent = tracker.open_sweep("noise_scale", "one")
+    Path("summary.md").write_text("| arm |")
+    tracker.log_report(parent, [Path("summary.md")])
+    with mlflow_ui("sqlite:///mlflow.db") as address:
+        with urllib.request.urlopen(f"{address}/get-artifact?path=report/summary.md&run_uuid={parent.run_id}") as found:
+            assert found.read() == b"| arm |"
 
 
 def test_a_missing_sweep_is_one_sentence(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from storage.bank.layout import BankLayout
 from storage.curve_files import read_curve
 from workers.context import TrialContext
 from workers.settings import TrialConfig
-from workers.trial import train
 from workers.training import NonFiniteLoss
+from workers.trial import train
 
 TrialMaker = Callable[..., TrialConfig]
 ContextMaker = Callable[..., TrialContext]

@@ -1,4 +1,4 @@
-"""The evaluation windows of a trial, by split: the same for every arm. Imports no torch, so that the driver can check them."""
+"""The evaluation windows of a trial, by split: the same for every arm. Imports no torch: the driver checks them too."""
 
 from storage.splits import APART
 from storage.token_cache import TokenCache

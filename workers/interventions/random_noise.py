@@ -1,4 +1,4 @@
-"""Random noise: h_{-1} ~ N(0, sigma^2), independent entries, one sigma for all layers and heads (paper, section 4.2)."""
+"""Random noise: h_{-1} ~ N(0, sigma^2), independent entries, one sigma for all layers (paper, section 4.2)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""State passing: h_{-1} is the detached final state of the sequence that stood in the row one step ago (paper, section 4.4).
+"""State passing: h_{-1} is the detached final state of the row's sequence one step ago (paper, section 4.4).
 
 The windows are shuffled, so the state comes from an unrelated text. With `reset_probability` a row starts from zero
 instead, drawn for each row and step.
