@@ -1,17 +1,21 @@
 """What would run: checks that need neither torch nor ray nor mlflow, and the table of the plan."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from storage.batch_order import WindowOrder
 from storage.errors import StorageError
+from storage.token_cache import open_token_cache
 from storage.tracking_store_check import check_store
 from sweeps.folder import choose_folder
 from sweeps.plan import SweepPlan, check_resources, machine_cpus
 from sweeps.progress import duration
 from sweeps.settings import SettingError
+from workers.evaluations.windows import evaluation_splits
 
 
 def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *, fresh: bool = False) -> Path:
@@ -24,6 +28,28 @@ def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *
     except StorageError as error:
         raise SettingError(str(error)) from error
     return folder
+
+
+def check_windows(plan: SweepPlan, cache_folder: Path) -> int:
+    """Build the token cache that the trials share and check that its documents hold the windows asked for.
+
+    Returns the number of training documents that are too short for a window. Raises SettingError.
+    """
+    config = plan.trials[0].config
+    try:
+        cache = open_token_cache(config.data, cache_folder)
+        order = WindowOrder(cache, context=config.trial.context, rows=config.trial.rows, seed=config.trial.seed)
+        evaluation_splits(config, cache)
+    except StorageError as error:
+        raise SettingError(str(error)) from error
+    return order.skipped_documents
+
+
+def check_shipped_windows(plan: SweepPlan) -> None:
+    """For a dry run: `check_windows` of the shipped corpus. Files of one's own are read when the sweep starts."""
+    if not plan.settings.data.files:
+        with tempfile.TemporaryDirectory() as folder:
+            check_windows(plan, Path(folder))
 
 
 def print_plan(plan: SweepPlan, folder: Path) -> None:

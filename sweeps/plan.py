@@ -29,11 +29,23 @@ def model_dims(config: TrialConfig) -> Mamba2Dims:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArmName:
+    """What trials share that differ in the seed only: a row of the table, a line of the figure."""
+
+    label: str
+    """For example `random_noise 0.03`."""
+    arm: str
+    value: float | None
+    """The value that the sweep varies, where the arm uses it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
     """One trial as it will run."""
 
+    arm: ArmName
     label: str
-    """What the table and the figure call it, for example `random_noise 0.03`."""
+    """The arm's label, with the seed where there are several."""
     config: TrialConfig
     identity: str
 
@@ -129,6 +141,7 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> Swe
         raise SettingError(str(error)) from error
     trials = tuple(
         PlannedTrial(
+            arm=arm_name(config, sweep.varies),
             label=trial_label(config, sweep.varies, several_seeds=seeds > 1),
             config=config,
             identity=trial_identity(config, base_hash, data_hash),
@@ -149,14 +162,18 @@ def _content_hashes(config: TrialConfig) -> tuple[str, str]:
     return base_hash, data_content_hash(config.data)
 
 
-def trial_label(config: TrialConfig, varies: str, *, several_seeds: bool) -> str:
-    """Arm, the value that the sweep varies where the arm uses it, and the seed where there are several."""
-    words = [config.arm]
+def arm_name(config: TrialConfig, varies: str) -> ArmName:
+    """The arm, with the value that the sweep varies where the arm uses it."""
     if varies == "intervention.sigma" and config.arm == "random_noise":
-        words.append(f"{config.intervention.sigma:g}")
-    if several_seeds and ARMS[config.arm].trains:
-        words += ["seed", str(config.trial.seed)]
-    return " ".join(words)
+        sigma = config.intervention.sigma
+        return ArmName(label=f"{config.arm} {sigma:g}", arm=config.arm, value=sigma)
+    return ArmName(label=config.arm, arm=config.arm, value=None)
+
+
+def trial_label(config: TrialConfig, varies: str, *, several_seeds: bool) -> str:
+    """The arm's label, and the seed where there are several and the arm trains."""
+    label = arm_name(config, varies).label
+    return f"{label} seed {config.trial.seed}" if several_seeds and ARMS[config.arm].trains else label
 
 
 def check_resources(plan: SweepPlan, cpus: int, where: str) -> None:

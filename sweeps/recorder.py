@@ -10,6 +10,7 @@ from typing import Any
 
 from storage.curve_files import read_curve
 from storage.tracking import EndStatus, TrackedRun, Tracker, TrackingError
+from sweeps.figure_lines import styles
 from sweeps.folder import SweepFolder
 from sweeps.plan import PlannedTrial
 
@@ -28,6 +29,7 @@ class Recorder:
         plan = folder.plan
         tags = {"sweep.question": plan.sweep.question, "sweep.folder": str(folder.root), "sweep.preset": plan.preset}
         self.parent = tracker.open_sweep(plan.sweep.name, folder.sweep_id, tags)
+        self.styles = styles(one.arm for one in plan.trials)
         self.runs: dict[str, TrackedRun] = {}
         self.histories: dict[str, list[dict[str, float]]] = {}
 
@@ -58,6 +60,10 @@ class Recorder:
         """End every run of the sweep that is still open, the parent last."""
         self._try(lambda: self.tracker.close_open_runs(self.folder.sweep_id, status, reason))
 
+    def view_path(self) -> str:
+        """Where the MLflow UI overlays the curves, below its address."""
+        return self.tracker.view_path(self.parent)
+
     def log_report(self, files: list[Path]) -> None:
         """Keep the report's files as artifacts of the parent run."""
         self._try(lambda: self.tracker.log_report(self.parent, files))
@@ -85,7 +91,12 @@ class Recorder:
     def _run(self, trial: PlannedTrial) -> TrackedRun:
         if trial.identity not in self.runs:
             self.runs[trial.identity] = self.tracker.open_trial(
-                self.parent, trial.label, trial.identity, trial.config.arm, trial.config.to_dict()
+                self.parent,
+                trial.label,
+                trial.identity,
+                trial.config.arm,
+                trial.config.to_dict(),
+                color=self.styles[trial.arm.label].color,
             )
         return self.runs[trial.identity]
 

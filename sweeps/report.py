@@ -8,7 +8,7 @@ from storage.curve_files import read_curve
 from sweeps import tables
 from sweeps.figures import write_figures
 from sweeps.folder import SweepFolder
-from sweeps.plan import PlannedTrial, SweepPlan, trial_label
+from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.tables import ArmResult, FailedTrial
 
 if TYPE_CHECKING:
@@ -33,18 +33,17 @@ class Report:
         return tables.as_plain(self.rows, self.failed)
 
 
-def arm_result(trial: PlannedTrial, folder: SweepFolder, varies: str) -> ArmResult | None:
+def arm_result(trial: PlannedTrial, folder: SweepFolder) -> ArmResult | None:
     """What the table needs of a finished trial; None when it has not finished."""
     result = folder.result(trial)
     if result is None:
         return None
     curves = {split: read_curve(folder.trial(trial) / name) for split, name in result["curves"].items()}
-    is_swept = varies == "intervention.sigma" and trial.config.arm == "random_noise"
     return ArmResult(
-        label=trial_label(trial.config, varies, several_seeds=False),
-        arm=trial.config.arm,
+        label=trial.arm.label,
+        arm=trial.arm.arm,
         seed=trial.config.trial.seed,
-        value=trial.config.intervention.sigma if is_swept else None,
+        value=trial.arm.value,
         select=curves["select"],
         report=curves["report"],
         apart=curves.get("apart"),
@@ -54,12 +53,9 @@ def arm_result(trial: PlannedTrial, folder: SweepFolder, varies: str) -> ArmResu
 
 def make_report(plan: SweepPlan, folder: SweepFolder, failed: list[tuple[PlannedTrial, str]]) -> Report:
     """Write tables and figures of what has finished into the sweep's `report` folder."""
-    found = [arm_result(trial, folder, plan.sweep.varies) for trial in plan.trials]
+    found = [arm_result(trial, folder) for trial in plan.trials]
     results = [result for result in found if result is not None]
-    lost = [
-        FailedTrial(trial_label(t.config, plan.sweep.varies, several_seeds=False), t.config.trial.seed, reason)
-        for t, reason in failed
-    ]
+    lost = [FailedTrial(trial.arm.label, trial.config.trial.seed, reason) for trial, reason in failed]
     rows = tables.summary_rows(results)
     folder.report.mkdir(parents=True, exist_ok=True)
     files = tables.write_tables(folder.report, rows, lost)

@@ -10,19 +10,17 @@ from types import FrameType
 
 from rich.console import Console
 
-from storage.batch_order import WindowOrder
 from storage.errors import StorageError
 from storage.files import write_json
-from storage.token_cache import open_token_cache
 from storage.tracking import Tracker
-from sweeps.dry_run import check_before_start
+from sweeps.dry_run import check_before_start, check_windows
 from sweeps.folder import SweepFolder
 from sweeps.plan import PlannedTrial, SweepPlan, machine_cpus
 from sweeps.progress import Progress
 from sweeps.recorder import Recorder
-from sweeps.report import make_report
+from sweeps.report import Report, make_report
 from sweeps.settings import SettingError
-from workers.evaluations.windows import evaluation_splits
+from sweeps.tables import failed_line
 
 SESSION = "session.json"
 """Wall time of the last command that ran trials, for `benchmarks.demo_time`."""
@@ -39,7 +37,9 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
     signal.signal(signal.SIGTERM, _on_sigterm)
     root = check_before_start(plan, out, address, fresh=fresh)
     with SweepFolder(root, plan) as folder:
-        check_text(plan, folder)
+        skipped = check_windows(plan, folder.cache)
+        if skipped:
+            _say(f"{skipped} training documents are shorter than a window of trial.context tokens and are skipped")
         recorder = _open_recorder(plan, folder)
         try:
             failures = _run_missing(plan, folder, recorder, address)
@@ -49,23 +49,6 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
         except BaseException as error:
             recorder.close("FAILED", f"{type(error).__name__}: {error}")
             raise
-
-
-def check_text(plan: SweepPlan, folder: SweepFolder) -> None:
-    """Build the token cache that the trials share and check that its documents hold the windows asked for."""
-    config = plan.trials[0].config
-    try:
-        cache = open_token_cache(config.data, folder.cache)
-        trial = config.trial
-        order = WindowOrder(cache, context=trial.context, rows=trial.rows, seed=trial.seed)
-        evaluation_splits(config, cache)
-    except StorageError as error:
-        raise SettingError(str(error)) from error
-    if order.skipped_documents:
-        _say(
-            f"{order.skipped_documents} training documents are shorter than a window of {trial.context + 1} tokens "
-            "and are skipped"
-        )
 
 
 def _open_recorder(plan: SweepPlan, folder: SweepFolder) -> Recorder:
@@ -117,25 +100,20 @@ def _finish(
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
     else:
-        _print_report(plan, folder, report.table(), failed, report.files)
+        _print_report(folder, recorder, report)
     return code
 
 
-def _print_report(
-    plan: SweepPlan,
-    folder: SweepFolder,
-    table: object,
-    failed: list[tuple[PlannedTrial, str]],
-    files: list[Path],
-) -> None:
-    Console(width=None if os.isatty(1) else 160).print(table)
-    for trial, reason in failed:
-        print(f"failed: {trial.label}: {reason}")
-    for path in files:
+def _print_report(folder: SweepFolder, recorder: Recorder, report: Report) -> None:
+    Console(width=None if os.isatty(1) else 160).print(report.table())
+    for trial in report.failed:
+        print(f"failed: {failed_line(trial)}")
+    for path in report.files:
         if path.suffix in (".png", ".html"):
             print(f"figure: {_short(path)}")
     print(f"results: {_short(folder.root)}")
-    print(f"runs: mlflow ui --backend-store-uri {plan.settings.tracking.uri}, experiment {plan.sweep.name}")
+    print(f"runs: mlflow ui --backend-store-uri {folder.plan.settings.tracking.uri}")
+    print(f"      then the overlaid curves are at http://127.0.0.1:5000/{recorder.view_path().lstrip('/')}")
 
 
 def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInterrupt) -> int:

@@ -4,8 +4,8 @@ Work goes through tiles of a few rows by a few blocks (`models.scans.ssd_tiles`)
 (`models.scans.ssd_factored`) and pairwise elsewhere (`models.scans.ssd_pairwise`). Beyond inputs and outputs only the
 states between blocks are kept; the backward pass recomputes the rest.
 
-Legend: B batch, T position, H head, P head channel, I = H * P, G group, N state column; R rows, K blocks, Q positions per
-block of one tile.
+Legend: B batch, T position, H head, P head channel, I = H * P, G group, N state column; and of one tile: R rows,
+K blocks, Q positions per block.
 """
 
 from dataclasses import dataclass

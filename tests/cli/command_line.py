@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
+    "base.checkpoint=fresh",
     "trial.steps=4",
     "trial.rows=8",
     "trial.checkpoint_every=2",

@@ -31,7 +31,7 @@ def test_dry_run_json_is_what_would_run(run_command: Command) -> None:
 def test_dry_run_table_shows_trials_needs_and_total(run_command: Command, tmp_path: Path) -> None:
     done = run_command("noise_scale", "--dry-run")
     assert done.returncode == 0, done.stderr
-    for word in ("base", "zero", "random_noise 0.1", "state_passing", "12.0 MiB", "10 trials", "mlflow.db"):
+    for word in ("base", "zero", "random_noise 0.1", "state_passing", "6.0 MiB", "10 trials", "mlflow.db"):
         assert word in done.stdout
     assert list(tmp_path.iterdir()) == [], "a dry run leaves nothing behind"
 
@@ -81,10 +81,14 @@ def test_mistakes_are_one_sentence_and_exit_code_2(
     assert done.stderr.count("\n") == 1 and done.stdout == ""
 
 
-def test_a_window_longer_than_every_document_names_the_longest(run_command: Command) -> None:
-    done = run_command("noise_scale", "--set", "trial.context=300000", timeout=60)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "217" in done.stderr or "longest" in done.stderr
+@pytest.mark.parametrize("flags", [["--dry-run"], []], ids=["dry run", "run"])
+@pytest.mark.parametrize("setting", ["trial.context=300000", "eval.length=300000"])
+def test_a_window_longer_than_every_document_names_the_longest(
+    setting: str, flags: list[str], run_command: Command
+) -> None:
+    done = run_command(*small_sweep("--set", setting, *flags), timeout=60)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+    assert setting.partition("=")[0] in done.stderr
 
 
 def test_a_locked_tracking_store_is_said_at_once(run_command: Command, tmp_path: Path) -> None:

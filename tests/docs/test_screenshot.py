@@ -72,9 +72,9 @@ def test_the_ui_hands_out_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     parent = tracker.open_sweep("noise_scale", "one")
     Path("summary.md").write_text("| arm |")
     tracker.log_report(parent, [Path("summary.md")])
-    with mlflow_ui("sqlite:///mlflow.db") as address:
-        with urllib.request.urlopen(f"{address}/get-artifact?path=report/summary.md&run_uuid={parent.run_id}") as found:
-            assert found.read() == b"| arm |"
+    page = f"get-artifact?path=report/summary.md&run_uuid={parent.run_id}"
+    with mlflow_ui("sqlite:///mlflow.db") as address, urllib.request.urlopen(f"{address}/{page}") as found:
+        assert found.read() == b"| arm |"
 
 
 def test_a_missing_sweep_is_one_sentence(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def without(name: str) -> Callable[[Tensors], Tensors]:
         ),
         (
             lambda t: {**t, "backbone.embedding.weight": torch.ones(48, 16)},
-            r"backbone.embedding.weight has shape \(48, 16\), but the chosen model needs \(32, 16\): set data.tokenizer",
+            r"embedding.weight has shape \(48, 16\), but the chosen model needs \(32, 16\): set data.tokenizer",
         ),
     ],
     ids=["missing", "unknown", "shape", "vocabulary"],

@@ -24,7 +24,7 @@ def assert_states_close(found: State, right: State, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("scan", ["chunked", "naive"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_cutting_anywhere_and_carrying_equals_one_pass(scan: str, data: st.DataObject) -> None:
     model, x = tiny_model(scan=scan), tokens(2, 40)

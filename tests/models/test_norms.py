@@ -39,4 +39,6 @@ def test_readout_gates_before_it_normalises_each_group(groups: int) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_readout_gradcheck(groups: int) -> None:
-    assert torch.autograd.gradcheck(lambda *values: gated_readout(*values, 1e-5, groups), readout_inputs())
+    assert torch.autograd.gradcheck(
+        lambda y, x, D, z, weight: gated_readout(y, x, D, z, weight, 1e-5, groups), readout_inputs()
+    )

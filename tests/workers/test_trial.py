@@ -121,6 +121,27 @@ def test_a_corrupted_row_in_the_bank_changes_the_next_loss(small_trial: TrialMak
     assert losses(clean)[2] != losses(corrupted)[2]
 
 
+def test_every_step_of_state_passing_goes_through_the_bank(small_trial: TrialMaker, make_context: ContextMaker) -> None:
+    counters = {}
+
+    class Counted(InProcessBank):
+        def close(self) -> None:
+            counters.update(self.counters())
+            super().close()
+
+    config = small_trial("state_passing", steps=4, rows=6)
+    train(config, make_context(open_bank=lambda layout: Counted(layout)))
+    elements = 2 * 16 * 16 * 64
+    assert counters["deposits"] == 4 * 6 and counters["bytes"] == 4 * 6 * elements * 4
+
+
+def test_bf16_trains_and_evaluates(small_trial: TrialMaker, make_context: ContextMaker) -> None:
+    context = make_context()
+    train(small_trial("state_passing", trial={"precision": "bf16"}), context)
+    assert losses(context)[-1] < losses(context)[0]
+    assert np.isfinite(read_curve(context.folder / "report.parquet").nll_sum).all()
+
+
 def test_a_loss_that_is_no_number_ends_the_trial_with_its_step(
     small_trial: TrialMaker, make_context: ContextMaker
 ) -> None:
