@@ -4,8 +4,9 @@
 
 Both compute with the same weights, and the run stops if their logits differ. A step is forward, loss and backward of a
 batch of about `--tokens` tokens; ours carries every state in and out, transformers starts from zero and returns none.
-Contenders take turns in every round; the table gives tokens/s from the median of the processor time per step, which other
-programs disturb less than wall time, and ratios of those medians. The last rows compare windows of 8192 with windows of 256.
+Contenders take turns in every round. Tokens/s come from the median processor time of a step, which other programs
+disturb less than wall time, and ratios are of those medians. transformers pads windows to its chunk, so read its
+default chunk at short windows with care. The last table compares windows of 8192 with windows of 256.
 """
 
 import argparse

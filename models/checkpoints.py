@@ -18,13 +18,14 @@ from torch import Tensor
 
 from models.content import CONFIG, SAFETENSORS, read_config, weights_file
 from models.errors import ModelError
+from models.interface import RecurrentLanguageModel
 from models.layout import EMBEDDING, HEAD, canonical_name, check_dims, check_shapes, config_from_dims, dims_from_config
 from models.mamba2 import Mamba2LanguageModel
 from models.sizes import Mamba2Dims
 
 
 def save_checkpoint(
-    model: Mamba2LanguageModel, dims: Mamba2Dims, folder: str | Path, notes: Mapping[str, object] | None = None
+    model: RecurrentLanguageModel, dims: Mamba2Dims, folder: str | Path, notes: Mapping[str, object] | None = None
 ) -> None:
     """Write a checkpoint folder. It appears whole or not at all; one that exists is replaced.
 

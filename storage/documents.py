@@ -17,7 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 
 from storage.errors import StorageError
-from storage.settings import DataSettings
+from storage.settings import BYTES_NAME, DataSettings
+from storage.tokenizer_file import read_tokenizer_file
 
 TEXT_ENDINGS = (".txt",)
 JSON_ENDINGS = tuple(kind + packed for kind in (".jsonl", ".json") for packed in ("", ".zst", ".gz", ".xz"))
@@ -114,10 +115,11 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def data_content_hash(settings: DataSettings) -> str:
-    """SHA-256 (hex) of the bytes that the documents come from: for the identity of a trial and the token cache.
+    """SHA-256 (hex) of the bytes that the tokens come from: for the identity of a trial and the token cache.
 
-    Names and places of files do not enter, their order does, as does `data.field` where a file has columns. Nothing
-    is decoded: the cost is one reading of the files. Raises StorageError as `check_files` does.
+    That is the documents' files and the tokenizer's, if it has one. Names and places of files do not enter, the order
+    of the documents' does, as does `data.field` where a file has columns. Nothing is decoded: the cost is one reading
+    of the files. Raises StorageError as `check_files` and `read_tokenizer_file` do.
     """
     digest = hashlib.sha256()
     if not settings.files:
@@ -127,6 +129,8 @@ def data_content_hash(settings: DataSettings) -> str:
         with _open(path) as file:
             content = hashlib.file_digest(file, "sha256").digest()
         digest.update(f"{ending(path)}\0{column}\0".encode() + content)
+    if settings.tokenizer != BYTES_NAME:
+        digest.update(b"tokenizer\0" + bytes.fromhex(read_tokenizer_file(settings.tokenizer).sha256))
     return digest.hexdigest()
 
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+BYTES_NAME = "bytes"
+"""The `data.tokenizer` that needs no file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -13,14 +16,16 @@ class DataSettings:
     Empty: the shipped corpus."""
     field: str = "text"
     """Column that holds the text in JSON lines and parquet files."""
-    tokenizer: str = "bytes"
-    """`bytes`: one token per UTF-8 byte, vocabulary 256."""
+    tokenizer: str = BYTES_NAME
+    """`bytes`: one token per UTF-8 byte, vocabulary 256. Else the path of a Hugging Face tokenizer.json."""
     packing: str = "document"
     """`document`: windows stay inside a document. `eos`: documents are joined by an end-of-text token."""
 
     def __post_init__(self) -> None:
-        if self.tokenizer != "bytes":
-            raise ValueError(f"data.tokenizer is {self.tokenizer!r}; the only tokenizer is 'bytes'")
+        if self.tokenizer != BYTES_NAME and not self.tokenizer.endswith(".json"):
+            raise ValueError(
+                f"data.tokenizer is {self.tokenizer!r}; write 'bytes' or the path of a Hugging Face tokenizer.json"
+            )
         if self.packing not in ("document", "eos"):
             raise ValueError(f"data.packing is {self.packing!r}; write 'document' or 'eos'")
         if not self.field:

@@ -30,6 +30,14 @@ class Streams:
     _starts: Int64Array = field(repr=False)
     """(D,) position at which each document starts in its stream."""
 
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of the split's text per token: turns nats per token into bits per byte.
+
+        An end-of-text token counts as a token, for it is predicted too, and holds no byte of the text.
+        """
+        return float(self.cache.text_bytes[self.documents].sum() / self.lengths.sum())
+
     def read(self, streams: npt.ArrayLike, positions: npt.ArrayLike) -> Int64Array:
         """Tokens at `positions` of `streams`, int64, of their broadcast shape. Positions must lie in their stream."""
         stream, position = np.broadcast_arrays(np.asarray(streams), np.asarray(positions))
@@ -38,7 +46,8 @@ class Streams:
         within = position - self._starts[slot]
         begin, end = self.cache.offsets[index], self.cache.offsets[index + 1]
         tokens: Int64Array = self.cache.tokens[np.minimum(begin + within, end - 1)].astype(np.int64)
-        tokens[begin + within == end] = self.cache.tokenizer.end_of_text
+        if (end_of_text := self.cache.tokenizer.end_of_text) is not None:
+            tokens[begin + within == end] = end_of_text
         return tokens
 
     def document_slots(self, streams: npt.ArrayLike, positions: npt.ArrayLike) -> Int64Array:

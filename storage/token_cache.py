@@ -1,11 +1,12 @@
-"""The token cache: all documents as one flat file of uint16 tokens, built once and shared by every trial.
+"""The token cache: all documents as one flat file of tokens, built once and shared by every trial.
 
-A cache is a folder `<root>/<key>`, where the key hashes content, file names, tokenizer and format version:
+A cache is a folder `<root>/<key>`, where the key hashes content, file names, tokenizer content and format version:
 
-    tokens.bin         uint16, little-endian, the documents one after the other, nothing between them
+    tokens.bin         uint16 (uint32 for more than 65,536 entries), little-endian, the documents one after the other,
+                       nothing between them
     offsets.npy        int64 (D + 1,), document d is tokens[offsets[d] : offsets[d + 1]]
-    documents.parquet  id, SHA-256 of the text, split, whether it holds the end-of-text token
-    cache.json         format version, tokenizer, content hash, counts, SHA-256 of the three files
+    documents.parquet  id, SHA-256 of the text, its UTF-8 bytes, split, whether it holds the end-of-text token
+    cache.json         format version, tokenizer, dtype, content hash, counts, SHA-256 of the three files
 
 It is built in a folder beside, flushed, and renamed into place under a lock, so that two processes that want it at
 once get one whole cache. Packing is not in it: end-of-text tokens are put in when the text is read (storage.streams).
@@ -32,9 +33,9 @@ from storage.documents import check_files, data_content_hash, read_documents, sh
 from storage.errors import StorageError
 from storage.settings import DataSettings
 from storage.splits import APART, FRACTIONS, assign_splits, text_hash
-from storage.tokens import TOKEN_DTYPE, Tokenizer, tokenizer_named
+from storage.tokens import Tokenizer, Tokens, check_tokenizer, utf8
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 TOKENS, OFFSETS, DOCUMENTS, SIDECAR = "tokens.bin", "offsets.npy", "documents.parquet", "cache.json"
 LOCK_TIMEOUT_SECONDS = 3600.0
 """How long to wait while another process builds the same cache."""
@@ -51,13 +52,15 @@ class TokenCache:
     """An open cache. The tokens stay on disk (memory map): open it in each process rather than send it to one."""
 
     folder: Path
-    tokens: npt.NDArray[np.uint16] = field(repr=False)
+    tokens: Tokens = field(repr=False)
     """(N,) memory map, read-only."""
     offsets: npt.NDArray[np.int64] = field(repr=False)
     """(D + 1,), in tokens."""
     document_ids: tuple[str, ...] = field(repr=False)
     text_hashes: tuple[str, ...] = field(repr=False)
     """SHA-256 of each document's text, hex."""
+    text_bytes: npt.NDArray[np.int64] = field(repr=False)
+    """(D,) length of each document's text in UTF-8 bytes."""
     splits: tuple[str, ...] = field(repr=False)
     """Split of each document."""
     tokenizer: Tokenizer
@@ -77,10 +80,10 @@ class TokenCache:
 def open_token_cache(settings: DataSettings, root: str | os.PathLike[str]) -> TokenCache:
     """Open the cache of `settings` below the folder `root`, building it if it is missing or damaged.
 
-    Raises StorageError for files that cannot be used, fewer than three distinct documents, a document with the
-    end-of-text token under `eos` packing, a root that cannot be written, and a lock that is held for an hour.
+    Raises StorageError for files or a tokenizer that cannot be used, fewer than three distinct documents, a document
+    with the end-of-text token under `eos` packing, a root that cannot be written, and a lock that is held for an hour.
     """
-    tokenizer = tokenizer_named(settings.tokenizer)
+    tokenizer = check_tokenizer(settings)
     content_hash = data_content_hash(settings)
     folder = Path(root).expanduser().absolute() / _cache_key(settings, content_hash)
     try:
@@ -101,7 +104,7 @@ def open_token_cache(settings: DataSettings, root: str | os.PathLike[str]) -> To
 def _cache_key(settings: DataSettings, content_hash: str) -> str:
     # Names enter because document ids come from them; a renamed file must not show its old name in a table.
     names = short_names(check_files(settings))
-    key = json.dumps([FORMAT_VERSION, settings.tokenizer, content_hash, names])
+    key = json.dumps([FORMAT_VERSION, content_hash, names])
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
@@ -135,9 +138,10 @@ def _build(folder: Path, settings: DataSettings, tokenizer: Tokenizer, content_h
         sidecar = {
             "format": FORMAT_VERSION,
             "tokenizer": tokenizer.name,
+            "dtype": tokenizer.dtype.name,
             "content_hash": content_hash,
             "documents": len(documents["id"]),
-            "tokens": (work / TOKENS).stat().st_size // np.dtype(TOKEN_DTYPE).itemsize,
+            "tokens": (work / TOKENS).stat().st_size // tokenizer.dtype.itemsize,
             "sha256": {name: _file_hash(work / name) for name in (TOKENS, OFFSETS, DOCUMENTS)},
         }
         files.write_json(work / SIDECAR, sidecar)
@@ -157,7 +161,7 @@ def _move_into_place(work: Path, folder: Path) -> None:
 
 
 def _write_tokens(work: Path, settings: DataSettings, tokenizer: Tokenizer) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"id": [], "text_hash": [], "split": [], "holds_end_of_text": []}
+    columns: dict[str, list[Any]] = {"id": [], "text_hash": [], "text_bytes": [], "split": [], "holds_end_of_text": []}
     offsets = [0]
     with (work / TOKENS).open("wb") as out:
         for document in read_documents(settings):
@@ -165,12 +169,13 @@ def _write_tokens(work: Path, settings: DataSettings, tokenizer: Tokenizer) -> d
                 tokens = tokenizer.encode(document.text)
             except StorageError as error:
                 raise StorageError(f"data.files: document {document.id!r}: {error}") from error
-            out.write(tokens.astype("<u2").tobytes())
+            out.write(tokens.astype(tokenizer.dtype.newbyteorder("<")).tobytes())
             offsets.append(offsets[-1] + len(tokens))
             columns["id"].append(document.id)
             columns["text_hash"].append(text_hash(document.text))
+            columns["text_bytes"].append(len(utf8(document.text)))
             columns["split"].append(APART if document.apart else "")
-            columns["holds_end_of_text"].append(bool((tokens == tokenizer.end_of_text).any()))
+            columns["holds_end_of_text"].append(tokenizer.end_of_text is not None and tokenizer.end_of_text in tokens)
     np.save(work / OFFSETS, np.asarray(offsets, np.int64))
     _fill_splits(columns)
     return columns
@@ -200,7 +205,7 @@ def _load(folder: Path, settings: DataSettings, tokenizer: Tokenizer, content_ha
     """Open and verify. Raises FileNotFoundError if there is no folder, _Damaged if its files are not what it says."""
     if not folder.is_dir():
         raise FileNotFoundError(folder)
-    _verify(folder)
+    _verify(folder, tokenizer)
     import pyarrow.parquet as pq
 
     documents = pq.read_table(folder / DOCUMENTS).to_pydict()
@@ -208,10 +213,11 @@ def _load(folder: Path, settings: DataSettings, tokenizer: Tokenizer, content_ha
         _refuse_end_of_text(documents, tokenizer)
     return TokenCache(
         folder=folder,
-        tokens=np.memmap(folder / TOKENS, dtype="<u2", mode="r"),
+        tokens=np.memmap(folder / TOKENS, dtype=tokenizer.dtype.newbyteorder("<"), mode="r"),
         offsets=np.load(folder / OFFSETS),
         document_ids=tuple(documents["id"]),
         text_hashes=tuple(documents["text_hash"]),
+        text_bytes=np.asarray(documents["text_bytes"], np.int64),
         splits=tuple(documents["split"]),
         tokenizer=tokenizer,
         packing=settings.packing,
@@ -219,11 +225,11 @@ def _load(folder: Path, settings: DataSettings, tokenizer: Tokenizer, content_ha
     )
 
 
-def _verify(folder: Path) -> None:
+def _verify(folder: Path, tokenizer: Tokenizer) -> None:
     try:
         sidecar = json.loads((folder / SIDECAR).read_text("utf-8"))
         size = (folder / TOKENS).stat().st_size
-        if size != sidecar["tokens"] * np.dtype(TOKEN_DTYPE).itemsize:
+        if size != sidecar["tokens"] * tokenizer.dtype.itemsize:
             raise _Damaged(f"{TOKENS} has {size} bytes for {sidecar['tokens']} tokens")
         for name in (TOKENS, OFFSETS, DOCUMENTS):
             if _file_hash(folder / name) != sidecar["sha256"][name]:
@@ -236,8 +242,8 @@ def _refuse_end_of_text(documents: dict[str, list[Any]], tokenizer: Tokenizer) -
     for name, holds in zip(documents["id"], documents["holds_end_of_text"], strict=True):
         if holds:
             raise StorageError(
-                f"document {name!r} contains the token {tokenizer.end_of_text} (NUL), which ends a text under "
-                "data.packing=eos; remove it from the text or write data.packing=document"
+                f"document {name!r} contains the token {tokenizer.end_of_text} ({tokenizer.end_of_text_name}), which "
+                "ends a text under data.packing=eos; remove it from the text or write data.packing=document"
             )
 
 

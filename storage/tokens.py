@@ -1,50 +1,157 @@
-"""Tokenizers: text to tokens. There is one, `bytes`: a token is a byte of the UTF-8 encoding, vocabulary 256."""
+"""Tokenizers: text to tokens. `bytes`, one token per byte of the UTF-8 encoding, or a Hugging Face tokenizer.json."""
 
-from dataclasses import dataclass
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.errors import StorageError
+from storage.settings import BYTES_NAME, DataSettings
+from storage.tokenizer_file import END_OF_TEXT_NAMES, TokenizerFile, read_tokenizer_file
 
-TOKEN_DTYPE = np.uint16
-"""On disk. Holds every vocabulary up to 65,536 entries."""
+if TYPE_CHECKING:
+    import tokenizers
+
+LARGEST_UINT16_VOCABULARY = 2**16
+
+Tokens = npt.NDArray[np.unsignedinteger]
 
 
 @dataclass(frozen=True)
-class Tokenizer:
-    """What the rest of the package needs to know of a tokenizer."""
+class Tokenizer(ABC):
+    """What the rest of the package needs to know of a tokenizer, and its two directions."""
 
     name: str
+    """Says which it is wherever the file lies: `bytes`, or the start of the file's hash."""
     vocabulary: int
     """Number of tokens; all tokens are below it."""
-    end_of_text: int
-    """The token between documents in `eos` packing. No document may contain it there."""
-    bytes_per_token: float
-    """Mean number of UTF-8 bytes in a token: turns nats per token into bits per byte."""
+    end_of_text: int | None
+    """The token between documents in `eos` packing; no document may contain it there. None: no such packing."""
+    end_of_text_name: str
     unit: str
     """What a position counts, for axes."""
 
-    def encode(self, text: str) -> npt.NDArray[np.uint16]:
-        """Tokens of `text`, shape (N,), uint16. Raises StorageError for text that UTF-8 cannot hold."""
-        try:
-            content = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise StorageError(
-                f"character {error.start} is a lone surrogate, which UTF-8 cannot hold; remove it from the text"
-            ) from error
-        return np.frombuffer(content, np.uint8).astype(TOKEN_DTYPE)
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """Of tokens on disk: uint16 for up to 65,536 entries, else uint32."""
+        return np.dtype(np.uint16 if self.vocabulary <= LARGEST_UINT16_VOCABULARY else np.uint32)
+
+    @abstractmethod
+    def encode(self, text: str) -> Tokens:
+        """Tokens of `text`, shape (N,), of `dtype`. Raises StorageError for text that UTF-8 cannot hold."""
+
+    @abstractmethod
+    def decode(self, tokens: npt.NDArray[np.integer]) -> str:
+        """Text of `tokens`; bytes that are not UTF-8 (a window may cut a character) become U+FFFD."""
+
+
+def utf8(text: str) -> bytes:
+    """The UTF-8 encoding. Raises StorageError for a lone surrogate, which it cannot hold."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise StorageError(
+            f"character {error.start} is a lone surrogate, which UTF-8 cannot hold; remove it from the text"
+        ) from error
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(Tokenizer):
+    """One token per byte of the UTF-8 encoding, vocabulary 256; NUL ends a text."""
+
+    def encode(self, text: str) -> Tokens:
+        """Bytes of `text`, shape (N,), uint16. Raises StorageError for text that UTF-8 cannot hold."""
+        return np.frombuffer(utf8(text), np.uint8).astype(self.dtype)
 
     def decode(self, tokens: npt.NDArray[np.integer]) -> str:
         """Text of `tokens`; bytes that are not UTF-8 (a window may cut a character) become U+FFFD."""
         return np.asarray(tokens).astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
 
-BYTES = Tokenizer(name="bytes", vocabulary=256, end_of_text=0, bytes_per_token=1.0, unit="bytes")
+BYTES = ByteTokenizer(name=BYTES_NAME, vocabulary=256, end_of_text=0, end_of_text_name="NUL", unit="bytes")
+
+
+@dataclass(frozen=True)
+class FileTokenizer(Tokenizer):
+    """A tokenizer.json. The `tokenizers` library is imported when the first text is encoded or decoded."""
+
+    file: TokenizerFile = field(repr=False)
+
+    def encode(self, text: str) -> Tokens:
+        """Tokens of `text`, shape (N,), of `dtype`; none is added at either end.
+
+        The name of an added token in the text becomes that token. Raises StorageError for text that UTF-8 cannot hold
+        and for a file that the library cannot load.
+        """
+        utf8(text)
+        return np.asarray(self._library.encode(text, add_special_tokens=False).ids, self.dtype)
+
+    def decode(self, tokens: npt.NDArray[np.integer]) -> str:
+        """Text of `tokens`, special ones included; bytes that are not UTF-8 become U+FFFD."""
+        return self._library.decode(np.asarray(tokens).tolist(), skip_special_tokens=False)
+
+    @functools.cached_property
+    def _library(self) -> "tokenizers.Tokenizer":
+        return _load(self.file)
+
+
+def _load(file: TokenizerFile) -> "tokenizers.Tokenizer":
+    """The library's tokenizer, made deterministic and without limits on length."""
+    import tokenizers
+
+    try:
+        loaded = tokenizers.Tokenizer.from_file(str(file.path))
+    # The library raises plain Exception for whatever it finds wrong.
+    except Exception as error:
+        raise StorageError(
+            f"data.tokenizer: {file.path} cannot be loaded by tokenizers {tokenizers.__version__} ({error}); write the "
+            "path of a whole tokenizer.json"
+        ) from error
+    loaded.no_truncation()
+    loaded.no_padding()
+    if getattr(loaded.model, "dropout", None):
+        loaded.model.dropout = None
+    # The library gives an added token another id where the file's ids leave a gap; a model would see wrong tokens.
+    for token, index in file.added_tokens.items():
+        if (given := loaded.token_to_id(token)) != index:
+            raise StorageError(
+                f"data.tokenizer: {file.path} gives the token {token!r} the id {index}, but tokenizers "
+                f"{tokenizers.__version__} loads it as {given}; number added tokens on from the vocabulary without gaps"
+            )
+    return loaded
 
 
 def tokenizer_named(name: str) -> Tokenizer:
-    """The tokenizer of `data.tokenizer`. Raises StorageError for a name that is not there."""
-    if name != BYTES.name:
-        raise StorageError(f"data.tokenizer is {name!r}; the only tokenizer is {BYTES.name!r}")
-    return BYTES
+    """The tokenizer of `data.tokenizer`: `bytes`, or the path of a tokenizer.json, of which only the JSON is read.
+
+    Raises StorageError for a file that is not there or not a tokenizer's.
+    """
+    if name == BYTES.name:
+        return BYTES
+    file = read_tokenizer_file(name)
+    end_of_text_name, end_of_text = file.end_of_text or ("", None)
+    return FileTokenizer(
+        name=f"sha256:{file.sha256[:16]}",
+        vocabulary=file.vocabulary,
+        end_of_text=end_of_text,
+        end_of_text_name=end_of_text_name,
+        unit="tokens",
+        file=file,
+    )
+
+
+def check_tokenizer(settings: DataSettings) -> Tokenizer:
+    """The tokenizer of these settings, after checking that it is there and allows their packing; imports no library.
+
+    Raises StorageError as `tokenizer_named` does, and under `eos` packing for a tokenizer without end-of-text token.
+    """
+    tokenizer = tokenizer_named(settings.tokenizer)
+    if settings.packing == "eos" and tokenizer.end_of_text is None:
+        raise StorageError(
+            f"data.tokenizer: {settings.tokenizer} has none of the tokens {', '.join(END_OF_TEXT_NAMES)} that can "
+            "stand between documents; write data.packing=document"
+        )
+    return tokenizer

@@ -25,6 +25,16 @@ class EvaluationWindow:
     _stream: int = field(repr=False)
     _origin: int = field(repr=False)
 
+    @property
+    def unit(self) -> str:
+        """What a position counts, for axes."""
+        return self._streams.cache.tokenizer.unit
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Mean number of UTF-8 bytes in a token, over the text that the windows of this split are cut from."""
+        return self._streams.bytes_per_token
+
     def tokens(self, start: int = 0, stop: int | None = None) -> Int64Array:
         """Tokens [start, stop) of the window's length + 1, int64 (stop - start,); only they are read.
 
@@ -39,8 +49,9 @@ class EvaluationWindow:
 def evaluation_windows(cache: TokenCache, split: str, length: int, count: int) -> list[EvaluationWindow]:
     """The first `count` windows of `length` positions of `split`, without any randomness.
 
-    First come the documents in the order of their text hash with one window each, from their beginning; then their
-    second windows, and so on. Windows of a document overlap in no scored position. A text that occurs twice counts
+    First come the documents in the order of their text hash with one window each; then their second windows, and so on.
+    The first one starts at an offset that the text's hash decides, for if all started with a document, the first
+    positions would be measured on nothing but openings ("Fellow citizens of the Senate"), which are easy. Windows of a document overlap in no scored position. A text that occurs twice counts
     once, so that no two windows are equal. Raises StorageError if there are fewer, saying how many and how long
     windows may be for `count` of them.
     """
@@ -76,13 +87,20 @@ def _in_order(streams: Streams, length: int) -> Iterator[tuple[int, int]]:
     by_round: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
     seen: dict[int, int] = defaultdict(int)
     for stream, windows in enumerate(streams.window_counts(length)):
-        positions = np.arange(windows) * length
+        positions = _offset(streams, stream, length) + np.arange(windows) * length
         for slot, position in zip(streams.document_slots(stream, positions), positions, strict=True):
             key = streams.cache.text_hashes[streams.documents[slot]]
             by_round[seen[slot]].append((key, stream, int(position)))
             seen[slot] += 1
     for number in sorted(by_round):
         yield from ((stream, position) for _, stream, position in sorted(by_round[number]))
+
+
+def _offset(streams: Streams, stream: int, length: int) -> int:
+    """Where in a stream its windows begin: anywhere from 0 to the tokens that its windows leave over."""
+    left_over = (int(streams.lengths[stream]) - 1) % length
+    first = streams.cache.text_hashes[streams.documents[streams.document_slots(stream, 0)]]
+    return int(first[:16], 16) % (left_over + 1)
 
 
 def _window(streams: Streams, stream: int, position: int, length: int) -> EvaluationWindow:

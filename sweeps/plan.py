@@ -12,7 +12,7 @@ from models.shipped import checkpoint_folder
 from models.sizes import Mamba2Dims, dims
 from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
-from storage.tokens import tokenizer_named
+from storage.tokens import check_tokenizer, tokenizer_named
 from sweeps.expected_time import expected_seconds
 from sweeps.registry import NamedSweep, get_sweep
 from sweeps.settings import SettingError, Settings, build_settings
@@ -154,6 +154,7 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> Swe
 def _content_hashes(config: TrialConfig) -> tuple[str, str]:
     """Content hashes of base and text, after checking that both fit."""
     check_files(config.data)
+    check_tokenizer(config.data)
     base_hash = ""
     if config.base.checkpoint != FRESH_BASE:
         folder = checkpoint_folder(config.base.checkpoint)

@@ -5,14 +5,18 @@ Every mistake is a `SettingError`: one sentence that says what is wrong, where, 
 
 import dataclasses
 import difflib
+import glob
 import types
 import typing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from models.settings import ModelSettings
-from storage.settings import BankSettings, DataSettings, TrackingSettings
+from models.shipped import shipped_bases
+from storage.settings import BYTES_NAME, BankSettings, DataSettings, TrackingSettings
 from workers.settings import (
+    FRESH_BASE,
     TRIAL_GROUPS,
     BaseSettings,
     EvalSettings,
@@ -74,7 +78,7 @@ def nearest(name: str, known: list[str]) -> str:
 def build_settings(preset: dict[str, Any], assignments: list[str], varies: str) -> Settings:
     """Settings from a preset's values and the `--set` assignments, which win.
 
-    `varies` is the setting that the sweep itself varies. Raises SettingError.
+    `varies` is the setting that the sweep itself varies. Paths become absolute. Raises SettingError.
     """
     values = dict(preset)
     for assignment in assignments:
@@ -87,11 +91,35 @@ def build_settings(preset: dict[str, Any], assignments: list[str], varies: str) 
         group, name = key.split(".")
         groups[group][name] = value
     try:
-        return Settings(**{name: GROUPS[name](**given) for name, given in groups.items()})
+        return _with_absolute_paths(Settings(**{name: GROUPS[name](**given) for name, given in groups.items()}))
     except SettingError:
         raise
     except ValueError as error:
         raise SettingError(str(error)) from error
+
+
+def _with_absolute_paths(settings: Settings) -> Settings:
+    """The same settings with paths of files and of the base absolute: workers of a trial run in other folders."""
+    data, base = settings.data, settings.base
+    tokenizer = data.tokenizer if data.tokenizer == BYTES_NAME else _absolute(data.tokenizer)
+    data = dataclasses.replace(data, files=tuple(map(_absolute_pattern, data.files)), tokenizer=tokenizer)
+    named = base.checkpoint == FRESH_BASE or base.checkpoint in shipped_bases()
+    # A name that is no folder stays as it was written, for the sentence that says so.
+    if not named and Path(base.checkpoint).expanduser().is_dir():
+        base = dataclasses.replace(base, checkpoint=_absolute(base.checkpoint))
+    return dataclasses.replace(settings, data=data, base=base)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _absolute_pattern(pattern: str) -> str:
+    """The absolute path of a file, or an absolute glob, in which the current folder's own name is no pattern."""
+    path = Path(pattern).expanduser()
+    if path.is_absolute() or path.exists() or not glob.has_magic(pattern):
+        return str(path.absolute())
+    return str(Path(glob.escape(str(Path.cwd())), path))
 
 
 def _split(assignment: str) -> tuple[str, str]:

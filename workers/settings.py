@@ -1,4 +1,4 @@
-"""What one trial does: the settings `base.*`, `intervention.*`, `trial.*`, `optimizer.*`, `eval.*`, and all together."""
+"""What one trial does: the settings `base.*`, `intervention.*`, `trial.*`, `optimizer.*`, `eval.*`, all together."""
 
 import dataclasses
 import hashlib
@@ -235,7 +235,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 NOT_IN_IDENTITY = {
-    "data": ("files",),
+    "data": ("files", "tokenizer"),
     "base": ("checkpoint",),
     "trial": ("workers", "threads", "micro_rows", "zero_stage", "checkpoint_every"),
     "eval": ("chunk", "every"),
@@ -247,7 +247,8 @@ NOT_IN_IDENTITY = {
 def trial_identity(config: TrialConfig, base_hash: str, data_hash: str) -> str:
     """Hash (64 hexadecimal digits) of all that can change a trial's numbers and of nothing else.
 
-    `base_hash` and `data_hash` are content hashes: the same files under other paths give the same identity.
+    `base_hash` and `data_hash` (which covers the tokenizer's file) are content hashes: the same files under other paths
+    give the same identity.
     """
     values = config.to_dict()
     for group, names in NOT_IN_IDENTITY.items():

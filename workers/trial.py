@@ -91,7 +91,8 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
             write_curve(context.folder / f"{split}.parquet", curve)
         write_json(context.folder / HISTORY, history)
         if ARMS[config.arm].trains:
-            save_checkpoint(model, model_dims(config), context.folder / MODEL)
+            made_by = {"arm": config.arm, "steps": config.trial.steps, "identity": context.identity}
+            save_checkpoint(model, model_dims(config), context.folder / MODEL, notes={"made_by": made_by})
         write_json(context.folder / RESULT, result)
     return result
 

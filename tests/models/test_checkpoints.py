@@ -13,7 +13,7 @@ from torch import Tensor
 from models.checkpoints import load_checkpoint, save_checkpoint
 from models.content import check_checkpoint, content_hash, read_header
 from models.errors import ModelError
-from models.layout import config_from_dims, dims_from_config
+from models.layout import check_dims, config_from_dims, dims_from_config
 from models.mamba2 import Mamba2LanguageModel
 from models.sizes import Mamba2Dims, dims
 from tests.models.makers import TINY, tokens
@@ -106,6 +106,17 @@ def test_config_of_the_published_models_gives_their_dimensions() -> None:
         "tie_embeddings": True,
     }
     assert dims_from_config(config, "config.json") == dims("mamba2", "130m")
+
+
+@pytest.mark.parametrize("vocabulary", [50277, 50288])
+def test_published_vocabularies_fit_the_tokenizer_whether_padded_or_not(vocabulary: int) -> None:
+    check_dims(dims("mamba2", "130m", vocabulary), dims("mamba2", "130m", 50277), "checkpoint")
+
+
+@pytest.mark.parametrize("vocabulary", [256, 50254, 50280])
+def test_another_tokenizer_than_the_published_one_is_refused(vocabulary: int) -> None:
+    with pytest.raises(ModelError, match=f"vocabulary of 50277, but the tokenizer has {vocabulary} entries"):
+        check_dims(dims("mamba2", "130m", 50277), dims("mamba2", "130m", vocabulary), "checkpoint")
 
 
 def test_hf_names_are_read(model: Mamba2LanguageModel, folder: Path) -> None:

@@ -165,7 +165,7 @@ def test_initial_ranges_are_the_published_ones() -> None:
             assert torch.equal(value, torch.ones_like(value))
         if name.endswith("out_proj.weight"):
             assert float(value.abs().max()) == pytest.approx((1536 * 2) ** -0.5, rel=1e-3)
-    assert float(model.backbone.embedding.weight.std()) == pytest.approx(0.02, rel=0.05)
+    assert model.backbone.embedding.weight.std().item() == pytest.approx(0.02, rel=0.05)
 
 
 def test_weight_decay_spares_scalars_norms_and_biases() -> None:

@@ -169,6 +169,16 @@ def test_only_tiles_with_a_reset_turn_pairwise() -> None:
     assert {tile.factored for tile in plan if tile.start <= 300 < tile.end} == {False}
 
 
+def test_accelerators_are_not_asked_for_their_decays() -> None:
+    plan = plan_tiles(0, 2, torch.full((2, 150, 4), -0.1, device="meta"), None, chunk=64)
+    assert covered(plan) == list(range(150))
+    assert [(tile.shape, tile.factored) for tile in plan] == [
+        ((2, 1, 64), False),
+        ((2, 1, 64), False),
+        ((2, 1, 22), False),
+    ]
+
+
 @pytest.mark.parametrize("scan", SCANS.values(), ids=SCANS)
 def test_a_row_does_not_depend_on_other_rows(scan: Scan) -> None:
     x, dt, A, B, C, h0 = scan_inputs(rows=3, length=40)

@@ -27,6 +27,7 @@ def cache_of_lengths(
         offsets=offsets,
         document_ids=tuple(f"document{index}" for index in range(len(lengths))),
         text_hashes=tuple(hashlib.sha256(text).hexdigest() for text in texts),
+        text_bytes=np.asarray(lengths, np.int64),
         splits=tuple(splits or [TRAIN] * len(lengths)),
         tokenizer=BYTES,
         packing=packing,

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from storage.errors import StorageError
 from storage.settings import DataSettings
+from storage.streams import open_streams
 from storage.token_cache import TokenCache, open_token_cache
+from storage.windows import evaluation_windows
+from tests.tokenizer_makers import END_OF_TEXT, make_tokenizer
 
 TEXTS = ["alpha", "beta beta", "gamma é", "", "beta beta", "delta"]
 
@@ -80,6 +84,69 @@ def test_changed_content_has_a_cache_of_its_own(settings: DataSettings, tmp_path
     (tmp_path / "texts" / "0.jsonl").write_text('{"text": "changed"}\n')
     second = open_token_cache(settings, tmp_path / "cache")
     assert second.folder != first.folder and document(second, 0) == b"changed"
+
+
+def test_a_tokenizer_file_has_a_cache_of_its_own_whatever_its_path(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "texts", TEXTS)
+    trained = make_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "copy.json").write_bytes(trained.read_bytes())
+    folders = [
+        open_token_cache(DataSettings(files=settings.files, tokenizer=name), tmp_path / "cache").folder
+        for name in ("bytes", str(trained), str(tmp_path / "copy.json"))
+    ]
+    assert folders[0] != folders[1] == folders[2]
+
+
+def test_a_cache_of_a_tokenizer_file_decodes_to_the_texts_and_knows_their_bytes(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "texts", TEXTS)
+    trained = make_tokenizer(tmp_path / "tokenizer.json")
+    cache = open_token_cache(DataSettings(files=settings.files, tokenizer=str(trained)), tmp_path / "cache")
+    expected = [text for index, first in enumerate(TEXTS) for text in (first, f"tail {index}")]
+    pieces = [cache.tokens[begin:end] for begin, end in zip(cache.offsets, cache.offsets[1:], strict=False)]
+    assert [cache.tokenizer.decode(piece) for piece in pieces] == expected
+    assert cache.text_bytes.tolist() == [len(text.encode()) for text in expected]
+
+
+def test_a_large_vocabulary_is_kept_in_four_bytes(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "texts", TEXTS)
+    word = {"alpha": 0, "beta": 70_000}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(word, unk_token="alpha"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    library.save(str(tmp_path / "words.json"))
+    settings = DataSettings(files=settings.files, tokenizer=str(tmp_path / "words.json"))
+    for _ in ("built", "read again"):
+        cache = open_token_cache(settings, tmp_path / "cache")
+        assert (
+            cache.tokens.dtype == np.uint32
+            and cache.tokens[cache.offsets[2] : cache.offsets[3]].tolist() == [70_000] * 2
+        )
+
+
+@pytest.mark.parametrize("packing", ["document", "eos"])
+def test_bytes_per_token_are_those_of_the_split_read(tmp_path: Path, packing: str) -> None:
+    texts = [f"speech {number} to the Congress of the United States" for number in range(40)]
+    settings = settings_of(tmp_path / "texts", texts)
+    trained = make_tokenizer(tmp_path / "tokenizer.json")
+    settings = DataSettings(files=settings.files, tokenizer=str(trained), packing=packing)
+    cache = open_token_cache(settings, tmp_path / "cache")
+    chosen = cache.documents_of("report")
+    tokens = int(np.diff(cache.offsets)[chosen].sum()) + (len(chosen) - 1 if packing == "eos" else 0)
+    expected = int(cache.text_bytes[chosen].sum()) / tokens
+    assert open_streams(cache, "report").bytes_per_token == expected > 1
+    window = evaluation_windows(cache, "report", 3, 2)[1]
+    assert (window.unit, window.bytes_per_token) == ("tokens", expected)
+
+
+def test_bytes_have_one_byte_per_token(settings: DataSettings, tmp_path: Path) -> None:
+    assert open_streams(open_token_cache(settings, tmp_path / "cache"), "train").bytes_per_token == 1.0
+
+
+def test_end_of_text_in_a_document_is_named_under_eos_packing(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "texts", ["a", f"b{END_OF_TEXT}b", "c"])
+    trained = str(make_tokenizer(tmp_path / "tokenizer.json"))
+    open_token_cache(DataSettings(files=settings.files, tokenizer=trained), tmp_path / "cache")
+    with pytest.raises(StorageError, match=r"document '1.jsonl#0' contains the token 0 \(<\|endoftext\|>\)"):
+        open_token_cache(DataSettings(files=settings.files, tokenizer=trained, packing="eos"), tmp_path / "cache")
 
 
 def truncate(path: Path) -> None:

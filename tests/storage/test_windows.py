@@ -22,9 +22,20 @@ def test_documents_come_in_hash_order_before_any_gets_a_second_window(make_cache
     cache = make_cache([25, 9, 35, 11])
     by_hash = sorted([0, 2, 3], key=lambda index: cache.text_hashes[index])
     found = places(evaluation_windows(cache, "train", 10, 6))
-    assert found[:3] == [(f"document{index}", 0) for index in by_hash]
-    assert sorted(found[3:5]) == [("document0", 10), ("document2", 10)]
-    assert found[5] == ("document2", 20)
+    first = dict(found[:3])
+    assert [name for name, _ in found[:3]] == [f"document{index}" for index in by_hash]
+    assert sorted(found[3:5]) == [("document0", first["document0"] + 10), ("document2", first["document2"] + 10)]
+    assert found[5] == ("document2", first["document2"] + 20)
+
+
+def test_windows_begin_anywhere_that_leaves_no_window_out(make_cache: MakeCache) -> None:
+    lengths = [111 + index for index in range(60)]
+    windows = evaluation_windows(make_cache(lengths), "train", 100, 60)
+    starts = np.array([window.start for window in windows])
+    left_over = np.array([lengths[int(window.document_id.removeprefix("document"))] for window in windows]) - 101
+    assert (starts >= 0).all() and (starts <= left_over).all()
+    # Uniform shares of what is left over: mean 1/2, five standard errors of 60 draws.
+    assert abs((starts / left_over).mean() - 0.5) < 5 * (1 / 12 / 60) ** 0.5
 
 
 @settings(deadline=None, max_examples=60)
@@ -48,7 +59,7 @@ def test_windows_overlap_in_no_scored_position(
 def test_pieces_make_up_the_window_and_the_window_is_the_text(make_cache: MakeCache) -> None:
     cache = make_cache([25])
     window = evaluation_windows(cache, "train", 10, 2)[1]
-    assert window.tokens().tolist() == cache.tokens[10:21].tolist()
+    assert window.tokens().tolist() == cache.tokens[window.start : window.start + 11].tolist()
     assert [*window.tokens(0, 4), *window.tokens(4, 11)] == window.tokens().tolist()
     assert window.tokens(3, 3).shape == (0,) and window.tokens().dtype == np.int64
     with pytest.raises(IndexError):
@@ -57,10 +68,12 @@ def test_pieces_make_up_the_window_and_the_window_is_the_text(make_cache: MakeCa
 
 def test_eos_windows_cross_documents_and_name_the_first(make_cache: MakeCache) -> None:
     cache = make_cache([6, 9], packing="eos")
-    windows = {window.start: window for window in evaluation_windows(cache, "train", 5, 3)}
-    crossing = windows[5]
-    assert crossing.document_id == "document0"
-    assert crossing.tokens().tolist() == [cache.tokens[5], 0, *cache.tokens[6:10]]
+    joined = [*cache.tokens[:6], 0, *cache.tokens[6:]]
+    windows = evaluation_windows(cache, "train", 5, 3)
+    crossing = [window for window in windows if window.document_id == "document0" and window.start + 5 >= 6]
+    assert crossing
+    for window in crossing:
+        assert window.tokens().tolist() == joined[window.start : window.start + 6]
 
 
 def test_a_text_that_occurs_twice_is_evaluated_once(make_cache: MakeCache) -> None:

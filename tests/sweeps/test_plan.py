@@ -1,7 +1,13 @@
+from pathlib import Path
+
 import pytest
 
-from sweeps.plan import check_resources, make_plan
+from models.checkpoints import save_checkpoint
+from models.mamba2 import Mamba2LanguageModel
+from models.sizes import dims
+from sweeps.plan import SweepPlan, check_resources, make_plan
 from sweeps.settings import SettingError
+from tests.tokenizer_makers import VOCABULARY, added_token, changed, make_tokenizer
 
 SMALL = ["base.checkpoint=fresh", "sweep.values=0.01,0.1"]
 
@@ -71,3 +77,88 @@ def test_mistakes_are_found_before_anything_starts(name: str, assignments: list[
 def test_an_unknown_preset_names_those_there_are() -> None:
     with pytest.raises(SettingError, match="no preset 'huge'; it has demo"):
         make_plan("noise_scale", "huge", [], 1)
+
+
+def save_small_base(folder: Path, vocabulary: int) -> None:
+    small = dims("mamba2", "demo", vocabulary)
+    save_checkpoint(Mamba2LanguageModel(small, seed=0), small, folder)
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with small files under the names that the preset `paper` expects."""
+    save_small_base(tmp_path / "mamba2-130m", VOCABULARY)
+    make_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "speech {number}"}}\n' for number in range(30)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def paper(*assignments: str) -> SweepPlan:
+    return make_plan("noise_scale", "paper", ["model.size=demo", "data.files=texts.jsonl", *assignments], 1)
+
+
+def test_paper_preset_takes_base_and_tokenizer_from_the_current_folder(published: Path) -> None:
+    plan = paper()
+    config = plan.trials[0].config
+    assert config.base.checkpoint == str(published / "mamba2-130m")
+    assert config.data.tokenizer == str(published / "tokenizer.json")
+    assert config.data.packing == "eos" and config.trial.context == 2048
+    assert {trial.dims.vocab_size for trial in plan.trials} == {VOCABULARY}
+
+
+def test_identity_follows_the_content_of_the_tokenizer_and_not_its_place(published: Path) -> None:
+    (published / "elsewhere").mkdir()
+    (published / "tokenizer.json").rename(published / "elsewhere" / "t.json")
+    elsewhere = paper("data.tokenizer=elsewhere/t.json")
+    # The same content as JSON, in other bytes: to be safe it counts as another tokenizer.
+    changed(published / "elsewhere" / "t.json", "other.json", lambda values: None)
+    other = paper("data.tokenizer=elsewhere/other.json")
+    (published / "elsewhere" / "t.json").rename(published / "tokenizer.json")
+    assert paper().identity == elsewhere.identity != other.identity
+
+
+def test_bytes_and_a_tokenizer_file_have_other_identities(published: Path) -> None:
+    identities = {
+        paper("base.checkpoint=fresh", f"data.tokenizer={name}").identity for name in ("bytes", "tokenizer.json")
+    }
+    assert len(identities) == 2
+
+
+@pytest.mark.parametrize("missing", ["mamba2-130m", "tokenizer.json"])
+def test_paper_preset_says_what_to_fetch_and_set(published: Path, missing: str) -> None:
+    (published / missing).rename(published / "renamed")
+    with pytest.raises(SettingError) as caught:
+        paper()
+    for part in (
+        f"{missing} cannot be found in {published}",
+        "state-spaces/mamba2-130m",
+        "--set base.checkpoint=FOLDER",
+        "GPT-NeoX tokenizer.json",
+        "--set data.tokenizer=FOLDER/tokenizer.json",
+        "--set data.files=FILES",
+    ):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("base.checkpoint=/no/such/folder", "base.checkpoint is '/no/such/folder', which is no folder"),
+        ("data.tokenizer=/no/such/t.json", "there is no file /no/such/t.json; write 'bytes' or the path"),
+        ("data.tokenizer=texts.json", "texts.json is not the JSON of a tokenizer"),
+        ("data.tokenizer=spaces.json", "vocabulary of 500, but the tokenizer has 501 entries"),
+        ("data.tokenizer=bytes", "vocabulary of 500, but the tokenizer has 256 entries"),
+        ("data.tokenizer=endless.json", "endless.json has none of the tokens .*; write data.packing=document"),
+    ],
+)
+def test_a_tokenizer_or_base_that_does_not_fit_is_found_before_anything_starts(
+    published: Path, assignment: str, sentence: str
+) -> None:
+    (published / "texts.json").write_text('{"text": "no tokenizer"}')
+    space = added_token("    ", VOCABULARY)
+    changed(published / "tokenizer.json", "spaces.json", lambda values: values["added_tokens"].append(space))
+    make_tokenizer(published / "endless.json", ())
+    with pytest.raises(SettingError, match=sentence):
+        paper(assignment)

@@ -1,5 +1,9 @@
+from pathlib import Path
+
 import pytest
 
+from storage.documents import check_files
+from storage.settings import DataSettings
 from sweeps.settings import SettingError, Settings, build_settings, known_settings, parse_value
 
 SIGMA = "intervention.sigma"
@@ -29,6 +33,7 @@ def test_lists_are_split_at_commas() -> None:
         ("trial.steps=0", "trial.steps is 0; write a whole number of at least 1"),
         ("sweep.values=0.1,x", "sweep.values is 'x'; write a number"),
         ("model.size=demoo", "demo"),
+        ("data.tokenizer=gpt2", "data.tokenizer is 'gpt2'; write 'bytes' or the path of a Hugging Face tokenizer.json"),
         ("tracking.uri=file:./mlruns", "write sqlite:///mlflow.db"),
         ("intervention.sigma=0.1", "what this sweep varies; write --set sweep.values="),
     ],
@@ -37,6 +42,47 @@ def test_mistakes_are_one_sentence_that_says_what_to_write(assignment: str, sent
     with pytest.raises(SettingError) as caught:
         build_settings({}, [assignment], SIGMA)
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a name that is itself a pattern."""
+    folder = tmp_path / "[ab] texts"
+    for name in ("base", "fresh", "deep"):
+        (folder / name).mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "deep/c.txt"):
+        (folder / name).write_text("text")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_relative_paths_become_absolute(here: Path) -> None:
+    assignments = ["data.files=a.txt,missing.txt", "data.tokenizer=tokenizer.json", "base.checkpoint=base"]
+    settings = build_settings({}, assignments, SIGMA)
+    assert settings.data.files == (str(here / "a.txt"), str(here / "missing.txt"))
+    assert settings.data.tokenizer == str(here / "tokenizer.json")
+    assert settings.base.checkpoint == str(here / "base")
+
+
+def test_globs_stay_globs_and_find_the_same_files_from_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = build_settings({}, ["data.files=*.txt,**/c.txt"], SIGMA).data.files
+    monkeypatch.chdir("/")
+    assert len(files) == 2 and all(name.startswith("/") and "*" in name for name in files)
+    assert check_files(DataSettings(files=files)) == (here / "a.txt", here / "b.txt", here / "deep" / "c.txt")
+
+
+def test_absolute_paths_and_the_home_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    settings = build_settings({}, ["data.files=/texts/*.txt,~/a.txt", "data.tokenizer=~/deep/t.json"], SIGMA)
+    assert settings.data == DataSettings(
+        files=("/texts/*.txt", str(here / "a.txt")), tokenizer=str(here / "deep" / "t.json")
+    )
+
+
+@pytest.mark.parametrize("name", ["fresh", "no-such-folder"])
+def test_names_of_bases_are_no_paths(here: Path, name: str) -> None:
+    assert build_settings({}, [f"base.checkpoint={name}"], SIGMA).base.checkpoint == name
+    assert build_settings({}, [], SIGMA).data.tokenizer == "bytes"
 
 
 def test_every_setting_has_a_help_text_below_it() -> None:

@@ -60,7 +60,7 @@ def test_identity_leaves_out_hardware_and_paths() -> None:
     elsewhere = TrialConfig(
         arm="zero",
         trial=TrialSettings(workers=2, threads=2, micro_rows=4, checkpoint_every=7, zero_stage=2),
-        data=DataSettings(files=("other/place.txt",)),
+        data=DataSettings(files=("other/place.txt",), tokenizer="other/place/tokenizer.json"),
         base=BaseSettings(checkpoint="other/folder", seed=3),
     )
     assert trial_identity(config, "base", "data") == trial_identity(elsewhere, "base", "data")

@@ -64,7 +64,7 @@ def measure(
     device: torch.device,
     tell: Tell | None = None,
 ) -> Curve:
-    """The curve of these windows on this worker."""
+    """The curve of these windows (one at least, all of this split) on this worker."""
     length, chunk = config.eval.length, config.eval.chunk
     builder = CurveBuilder(
         document_ids=tuple(window.document_id for window in windows),
@@ -72,6 +72,8 @@ def measure(
         length=length,
         split=split,
         train_length=config.trial.context,
+        unit=windows[0].unit,
+        bytes_per_token=windows[0].bytes_per_token,
     )
     together = max(1, TOKENS_AT_ONCE // chunk)
     passes = [(first, windows[first : first + together]) for first in range(0, len(windows), together)]
