@@ -35,7 +35,7 @@ def main() -> None:
         )
     print(table(["trial", "training", "evaluation", "in all", "training share", "evaluation share"], rows))
     wall = json.loads((folder / "session.json").read_text())
-    print(f"Wall time of the last command: {wall['seconds']:.0f} s, {wall['trials']} trials, {wall['at_once']} at once.")
+    print(f"Wall time of the last run: {wall['seconds']:.0f} s, {wall['trials']} trials, {wall['at_once']} at once.")
 
 
 if __name__ == "__main__":

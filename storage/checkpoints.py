@@ -38,7 +38,7 @@ def publish(root: Path, step: int, identity: str) -> Path:
 
 
 def newest_whole(root: Path, identity: str) -> tuple[int, Path] | None:
-    """(step, folder) of the newest checkpoint that matches its manifest; a damaged one is passed over with a warning."""
+    """(step, folder) of the newest checkpoint that matches its manifest; damaged ones only cause a warning."""
     for name in sorted(_whole_names(root), reverse=True):
         problem = _problem(root / name, identity)
         if problem is None:

@@ -51,9 +51,9 @@ def evaluation_windows(cache: TokenCache, split: str, length: int, count: int) -
 
     First come the documents in the order of their text hash with one window each; then their second windows, and so on.
     The first one starts at an offset that the text's hash decides, for if all started with a document, the first
-    positions would be measured on nothing but openings ("Fellow citizens of the Senate"), which are easy. Windows of a document overlap in no scored position. A text that occurs twice counts
-    once, so that no two windows are equal. Raises StorageError if there are fewer, saying how many and how long
-    windows may be for `count` of them.
+    positions would be measured on nothing but openings ("Fellow citizens of the Senate"), which are easy. Windows of
+    a document overlap in no scored position. A text that occurs twice counts once, so that no two windows are equal.
+    Raises StorageError if there are fewer, saying how many and how long windows may be for `count` of them.
     """
     if count < 1:
         raise StorageError(f"eval.windows is {count}; write a whole number of at least 1")

@@ -15,7 +15,7 @@ from storage.files import write_json
 from storage.tracking import Tracker
 from sweeps.dry_run import check_before_start, check_windows
 from sweeps.folder import SweepFolder
-from sweeps.plan import PlannedTrial, SweepPlan, machine_cpus
+from sweeps.plan import SweepPlan, machine_cpus
 from sweeps.progress import Progress
 from sweeps.recorder import Recorder
 from sweeps.report import Report, make_report
