@@ -10,16 +10,15 @@ in process. Rounds alternate, the table gives medians, and ratios are of medians
 import argparse
 import logging
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import numpy as np
 import ray
 
+from benchmarks.markdown import header
 from storage.bank.contract import StateBank
 from storage.bank.in_process import InProcessBank
 from storage.bank.layout import BankLayout, Float32
@@ -67,11 +66,7 @@ def measure(megabytes: int, shards: int, wire: str, repeats: int) -> Timings:
 
 
 def report(wire: str, repeats: int) -> None:
-    print(f"# State bank throughput, {wire} on the wire\n")
-    print(f"- machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}")
-    print(f"- versions: Python {platform.python_version()}, numpy {np.__version__}, Ray {ray.__version__}")
-    print(f"- date: {datetime.now(UTC):%Y-%m-%d}; load before: {os.getloadavg()[0]:.1f}; medians of {repeats}")
-    print(f"- command: `python -m benchmarks.bank_throughput --repeats {repeats} --wire {wire}`\n")
+    print(header(f"State bank throughput, {wire} on the wire, medians of {repeats}"))
     print("| MB of fp32 state | what | ms | GB/s | of np.copyto |\n| --- | --- | --- | --- | --- |")
     for megabytes in SIZES_MB:
         for shards in (1, 2):

@@ -22,7 +22,6 @@ SWEEP = NamedSweep(
         "demo": {
             "base.checkpoint": FRESH_BASE,
             "trial.steps": 2000,
-            "trial.threads": 2,
             "trial.checkpoint_every": 100,
             "optimizer.peak_lr": 3e-3,
             "optimizer.min_lr": 1.5e-4,

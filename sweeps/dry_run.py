@@ -9,6 +9,7 @@ from rich.table import Table
 
 from storage.batch_order import WindowOrder
 from storage.errors import StorageError
+from storage.settings import BYTES_NAME
 from storage.token_cache import open_token_cache
 from storage.tracking_store_check import check_store
 from sweeps.folder import choose_folder
@@ -46,8 +47,11 @@ def check_windows(plan: SweepPlan, cache_folder: Path) -> int:
 
 
 def check_shipped_windows(plan: SweepPlan) -> None:
-    """For a dry run: `check_windows` of the shipped corpus. Files of one's own are read when the sweep starts."""
-    if not plan.settings.data.files:
+    """For a dry run: `check_windows` of the shipped corpus in bytes, a matter of a second.
+
+    Files of one's own, and the corpus under another tokenizer, are read when the sweep starts.
+    """
+    if not plan.settings.data.files and plan.settings.data.tokenizer == BYTES_NAME:
         with tempfile.TemporaryDirectory() as folder:
             check_windows(plan, Path(folder))
 

@@ -5,7 +5,7 @@ viridis (dark = small value) without its palest end for a swept value, so the or
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -25,6 +25,8 @@ _NAMED: dict[str, tuple[str, Dash, float]] = {
 }
 _OTHERS = ("#56B4E9", "#009E73", "#E69F00", "#F0E442")
 _BANDED_ARMS = ("base", "state_passing")
+TOKENS_PER_POINT = 512
+"""A drawn point rests on at least so many tokens, over all windows."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def lines(results: Sequence[ArmResult], bands: bool = True) -> list[Line]:
     banded = {best_label(results)} if bands else set()
     drawn = []
     for label, group in by_label(results).items():
-        pooled = pool([result.report for result in group])
+        pooled = merge_thin_bins(pool([result.report for result in group]))
         wants_band = bands and (label in banded or group[0].arm in _BANDED_ARMS)
         edges_K = np.asarray(pooled.edges[1:], dtype=np.float64)
         drawn.append(
@@ -102,6 +104,29 @@ def lines(results: Sequence[ArmResult], bands: bool = True) -> list[Line]:
             )
         )
     return drawn
+
+
+def merge_thin_bins(curve: Curve, least: int = TOKENS_PER_POINT) -> Curve:
+    """The curve with neighbouring bins added together until each holds `least` tokens, never across the training length.
+
+    The narrow bins at the start of a window hold few tokens, and what they show is chance. Stored curves, tables and
+    MLflow keep every bin; only what is drawn is merged. A rest that stays thin is added to the bin before it.
+    """
+    per_bin = curve.count.sum(axis=0)
+    firsts, tokens = [0], 0
+    for index, count in enumerate(per_bin):
+        if tokens >= least or (index and curve.edges[index] == curve.train_length):
+            firsts.append(index)
+            tokens = 0
+        tokens += int(count)
+    if tokens < least and len(firsts) > 1 and curve.edges[firsts[-1]] != curve.train_length:
+        firsts.pop()
+    return replace(
+        curve,
+        edges=np.append(curve.edges[firsts], curve.edges[-1]),
+        nll_sum=np.add.reduceat(curve.nll_sum, firsts, axis=1),
+        count=np.add.reduceat(curve.count, firsts, axis=1),
+    )
 
 
 def view_limits(drawn: Sequence[Line], train_length: int) -> tuple[float, float]:

@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Any
 from sweeps.settings import SettingError
 
 PACKAGES = ("sweeps", "workers", "models", "storage")
+
+CONNECT_SECONDS = 5.0
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -107,6 +110,7 @@ def _remote_cluster(address: str) -> Iterator[None]:
             f"the address {address} is a Ray Client address, through which states must not travel; "
             "run this command on the head node and write its address, for example --address auto"
         )
+    _check_reachable(address)
     root = Path(__file__).resolve().parent.parent
     try:
         ray.init(
@@ -119,6 +123,19 @@ def _remote_cluster(address: str) -> Iterator[None]:
         reason = str(error).strip().splitlines()[0]
         raise SettingError(f"there is no Ray cluster to join at {address}: {reason}") from error
     yield
+
+
+def _check_reachable(address: str) -> None:
+    """Raise SettingError at once when nothing listens at host:port; Ray itself would try for minutes."""
+    host, separator, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not separator or not port.isdigit():
+        raise SettingError(f"the address {address!r} is no cluster; write host:port or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SettingError(f"there is no Ray cluster to join at {address}: {error.strerror or error}") from error
 
 
 def _runtime_env() -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.context import TrialContext
 
 FAILURE = "failure.txt"
-"""Why the last attempt of a trial failed, in its folder; a finished trial has none."""
+"""Why the last attempt of a trial failed, in its folder; the next attempt removes it."""
 DRIVER_RESOURCE = "sweep_driver"
 """Custom resource of the node that hosts the drivers of trials with a worker group (see cluster.yaml)."""
 
@@ -66,12 +66,12 @@ def run_trial(config: dict[str, Any]) -> None:
     job = TrialJob(**config["job"])
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILURE).unlink(missing_ok=True)
     try:
         if TrialConfig.from_dict(job.config).trial.workers == 1:
             _run_here(job)
         else:
             _run_worker_group(job)
-        (folder / FAILURE).unlink(missing_ok=True)
     except Exception as error:
         reason = str(error).strip().splitlines()
         (folder / FAILURE).write_text(

@@ -42,6 +42,8 @@ def test_a_tokenizer_file_tells_its_vocabulary_and_end_of_text(trained: Path) ->
     tokenizer = tokenizer_named(str(trained))
     assert (tokenizer.vocabulary, tokenizer.end_of_text, tokenizer.unit) == (VOCABULARY, 0, "tokens")
     assert tokenizer.end_of_text_name == END_OF_TEXT
+    tokens = tokenizer.encode(f"a{END_OF_TEXT}b")
+    assert tokens[1] == 0 and tokenizer.decode(tokens) == f"a{END_OF_TEXT}b"
 
 
 @settings(deadline=None)
