@@ -107,7 +107,7 @@ def lines(results: Sequence[ArmResult], bands: bool = True) -> list[Line]:
 
 
 def merge_thin_bins(curve: Curve, least: int = TOKENS_PER_POINT) -> Curve:
-    """The curve with neighbouring bins added together until each holds `least` tokens, never across the training length.
+    """The curve with neighbouring bins added up until each holds `least` tokens; the training length stays an edge.
 
     The narrow bins at the start of a window hold few tokens, and what they show is chance. Stored curves, tables and
     MLflow keep every bin; only what is drawn is merged. A rest that stays thin is added to the bin before it.

@@ -4,6 +4,9 @@ The sweep's driver imports this module to hand it to Tune: torch and DeepSpeed a
 """
 
 import dataclasses
+import json
+import os
+import socket
 import traceback
 import uuid
 from dataclasses import dataclass
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 FAILURE = "failure.txt"
 """Why the last attempt of a trial failed, in its folder; the next attempt removes it."""
+PROCESS = "process.json"
+"""Which process runs the trial, or ran it last."""
 DRIVER_RESOURCE = "sweep_driver"
 """Custom resource of the node that hosts the drivers of trials with a worker group (see cluster.yaml)."""
 
@@ -67,6 +72,7 @@ def run_trial(config: dict[str, Any]) -> None:
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FAILURE).unlink(missing_ok=True)
+    (folder / PROCESS).write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
     try:
         if TrialConfig.from_dict(job.config).trial.workers == 1:
             _run_here(job)
