@@ -26,12 +26,20 @@ class Recorder:
         self.folder = folder
         self.say = say
         self.trouble: str | None = None
-        plan = folder.plan
-        tags = {"sweep.question": plan.sweep.question, "sweep.folder": str(folder.root), "sweep.preset": plan.preset}
-        self.parent = tracker.open_sweep(plan.sweep.name, folder.sweep_id, tags)
-        self.styles = styles(one.arm for one in plan.trials)
+        self.styles = styles(one.arm for one in folder.plan.trials)
         self.runs: dict[str, TrackedRun] = {}
         self.histories: dict[str, list[dict[str, float]]] = {}
+
+    def open(self) -> None:
+        """Open the parent run, or continue it, and write what an earlier command could not. Raises TrackingError."""
+        plan = self.folder.plan
+        tags = {
+            "sweep.question": plan.sweep.question,
+            "sweep.folder": str(self.folder.root),
+            "sweep.preset": plan.preset,
+        }
+        self.parent = self.tracker.open_sweep(plan.sweep.name, self.folder.sweep_id, tags)
+        self.catch_up(plan.trials)
 
     def started(self, trial: PlannedTrial) -> None:
         """Open (or continue) the trial's run."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sweeps.plan import SweepPlan
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,6 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("interrupted before a trial had started; the same command continues", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _show_list(*, as_json: bool) -> int:

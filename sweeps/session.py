@@ -12,7 +12,7 @@ from rich.console import Console
 
 from storage.errors import StorageError
 from storage.files import write_json
-from storage.tracking import Tracker
+from storage.tracking import Tracker, TrackingError
 from sweeps.dry_run import check_before_start, check_windows
 from sweeps.folder import SweepFolder
 from sweeps.plan import SweepPlan, machine_cpus
@@ -34,30 +34,32 @@ class Terminated(KeyboardInterrupt):
 def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool) -> int:
     """Run the sweep to its end and return the exit code. Raises SettingError before anything has started."""
     address = address or os.environ.get("RAY_ADDRESS") or None
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    _catch_signals()
     root = check_before_start(plan, out, address, fresh=fresh)
     with SweepFolder(root, plan) as folder:
         skipped = check_windows(plan, folder.cache)
         if skipped:
             _say(f"{skipped} training documents are shorter than a window of trial.context tokens and are skipped")
-        recorder = _open_recorder(plan, folder)
+        recorder = _make_recorder(plan, folder)
         try:
+            recorder.open()
             failures = _run_missing(plan, folder, recorder, address)
             return _finish(plan, folder, recorder, failures, as_json=as_json)
         except KeyboardInterrupt as interrupt:
             return _interrupted(folder, recorder, interrupt)
+        except TrackingError as error:
+            recorder.close("FAILED", str(error))
+            raise SettingError(str(error)) from error
         except BaseException as error:
             recorder.close("FAILED", f"{type(error).__name__}: {error}")
             raise
 
 
-def _open_recorder(plan: SweepPlan, folder: SweepFolder) -> Recorder:
+def _make_recorder(plan: SweepPlan, folder: SweepFolder) -> Recorder:
     try:
-        recorder = Recorder(Tracker(plan.settings.tracking.uri), folder, _say)
+        return Recorder(Tracker(plan.settings.tracking.uri), folder, _say)
     except StorageError as error:
         raise SettingError(str(error)) from error
-    recorder.catch_up(plan.trials)
-    return recorder
 
 
 def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, address: str | None) -> dict[str, str]:
@@ -74,6 +76,7 @@ def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, addre
 
     started = time.monotonic()
     with ray_session(address, machine_cpus()) as session:
+        _catch_signals()  # ray.init has put its own handler in place
         from sweeps.tune_driver import run_trials, trials_at_once
 
         at_once = trials_at_once(missing, session)
@@ -127,8 +130,16 @@ def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInt
     return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
 
 
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+def _catch_signals() -> None:
+    signal.signal(signal.SIGINT, _on_signal)
+    signal.signal(signal.SIGTERM, _on_signal)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    # What follows ends trials and runs in an orderly way within seconds; a second Ctrl-C must not cut it short.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _short(path: Path) -> str:
