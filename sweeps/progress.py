@@ -132,11 +132,12 @@ class Progress:
         return f"{self.finished} of {self.planned} done{failed}, ETA {duration(self.eta())}"
 
     def eta(self) -> float:
-        """Seconds to the end: median duration of a trial x what is left / concurrency."""
+        """Seconds to the end: median duration of a trial x what is left / concurrency, or the longest running trial."""
         each = statistics.median(self.durations) if self.durations else self.expected_seconds
         waiting = self.planned - self.finished - self.failed - len(self.running)
-        running = sum(trial.remaining(each) for trial in self.running.values())
-        return (waiting * each + running) / self.concurrency
+        running = [trial.remaining(each) for trial in self.running.values()]
+        # The last trials leave places empty, so that the longest of them decides.
+        return max([(waiting * each + sum(running)) / self.concurrency, *running])
 
     def _table(self) -> Group:
         table = Table.grid(padding=(0, 2))
