@@ -13,7 +13,6 @@ from benchmarks.markdown import header, table
 from models.registry import build_model
 from storage.bank.contract import StateBank
 from storage.bank.layout import BankLayout
-from storage.bank.sharded import start_sharded_bank
 from storage.batch_order import WindowOrder
 from storage.token_cache import open_token_cache
 from sweeps.ray_session import ray_session
@@ -59,6 +58,9 @@ def main() -> None:
         trial = zero.config.trial
         elements = zero.engine.module.model.state_spec()
         vector = StateVector(elements, ["recurrent"])
+        # Ray reads how to authenticate when it is imported, so not before the session has said it.
+        from storage.bank.sharded import start_sharded_bank
+
         layout = BankLayout(rows=trial.rows, elements=vector.elements)
         with start_sharded_bank(layout, shards=1, namespace="benchmark", trial="benchmark") as bank:
             passing = loop_of("state_passing", bank, Path(folder))

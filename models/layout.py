@@ -30,6 +30,19 @@ _HF_KEYS = {
     "norm_eps": "layer_norm_epsilon",
 }
 _SSM_KEYS = ("d_state", "headdim", "expand", "ngroups", "d_conv")
+_SUPPORTED: dict[str, Any] = {
+    "tie_embeddings": True,
+    "tie_word_embeddings": True,
+    "rms_norm": True,
+    "norm_before_gate": False,
+    "rmsnorm": True,
+    "D_has_hdim": False,
+    "bias": False,
+    "conv_bias": True,
+    "use_conv_bias": True,
+    "use_bias": False,
+}
+"""Options of either layout that change what a model computes, with the only value that is implemented here."""
 _SHAPE_FIELDS = ("d_model", "n_layer", *_SSM_KEYS)
 
 
@@ -66,7 +79,9 @@ def dims_from_config(config: Mapping[str, Any], where: str) -> Mamba2Dims:
         ModelError: if it does not describe a tied Mamba-2 without attention or MLP layers, or lacks a key.
     """
     is_hf = config.get("model_type") == "mamba2"
-    ssm = dict(config.get("ssm_cfg") or {})
+    ssm = config.get("ssm_cfg") or {}
+    if not isinstance(ssm, Mapping):
+        raise ModelError(f"{where} has ssm_cfg = {ssm!r}, which is no table: copy the checkpoint again.")
     if not is_hf and ssm.get("layer") != "Mamba2":
         raise ModelError(
             f"{where} does not describe a Mamba-2: its ssm_cfg.layer is {ssm.get('layer')!r}, not 'Mamba2'."
@@ -86,7 +101,19 @@ def dims_from_config(config: Mapping[str, Any], where: str) -> Mamba2Dims:
     if "dt_min" in ssm and "dt_max" in ssm:
         fields["dt_range"] = (ssm["dt_min"], ssm["dt_max"])
     fields["pad_vocab_size_multiple"] = config.get("pad_vocab_size_multiple", 16)
-    return Mamba2Dims(**fields)
+    _refuse_other_kinds(config, ssm, where)
+    try:
+        return Mamba2Dims(**fields)
+    except (TypeError, ArithmeticError) as error:
+        raise ModelError(f"{where} holds senseless dimensions ({error}): copy the checkpoint again.") from error
+
+
+def _refuse_other_kinds(config: Mapping[str, Any], ssm: Mapping[str, Any], where: str) -> None:
+    """Raise a ModelError for an option that changes what the model computes and that our Mamba-2 does not have."""
+    options = {**config, **ssm}
+    for name, supported in _SUPPORTED.items():
+        if name in options and options[name] != supported:
+            raise ModelError(f"{where} has {name} = {options[name]!r}, but only {supported!r} is supported here.")
 
 
 def tensor_shapes(dims: Mamba2Dims) -> dict[str, tuple[int, ...]]:
@@ -110,6 +137,8 @@ def tensor_shapes(dims: Mamba2Dims) -> dict[str, tuple[int, ...]]:
 
 def check_dims(found: Mamba2Dims, expected: Mamba2Dims, where: str) -> None:
     """Raise a ModelError if a checkpoint's dimensions are not those of the model that is to read it."""
+    if found.norm_eps != expected.norm_eps:
+        raise ModelError(f"{where} has norm_eps = {found.norm_eps}, but the chosen model has {expected.norm_eps}.")
     for field in _SHAPE_FIELDS:
         if getattr(found, field) != getattr(expected, field):
             raise ModelError(

@@ -57,7 +57,7 @@ def _problem(folder: Path, identity: str) -> str | None:
     except (OSError, ValueError) as error:
         return f"its manifest cannot be read: {error}"
     if manifest["identity"] != identity:
-        return "it belongs to another trial"
+        return f"it belongs to {manifest['identity']}"
     for name, expected in manifest["files"].items():
         path = folder / name
         if not path.is_file():

@@ -46,8 +46,12 @@ class EvaluationWindow:
         return self._streams.read(self._stream, self._origin + np.arange(start, end))
 
 
-def evaluation_windows(cache: TokenCache, split: str, length: int, count: int) -> list[EvaluationWindow]:
+def evaluation_windows(
+    cache: TokenCache, split: str, length: int, count: int, setting: str = "eval.windows"
+) -> list[EvaluationWindow]:
     """The first `count` windows of `length` positions of `split`, without any randomness.
+
+    `setting` is the setting that `count` comes from; errors name it.
 
     First come the documents in the order of their text hash with one window each; then their second windows, and so on.
     The first one starts at an offset that the text's hash decides, for if all started with a document, the first
@@ -56,12 +60,12 @@ def evaluation_windows(cache: TokenCache, split: str, length: int, count: int) -
     Raises StorageError if there are fewer, saying how many and how long windows may be for `count` of them.
     """
     if count < 1:
-        raise StorageError(f"eval.windows is {count}; write a whole number of at least 1")
+        raise StorageError(f"{setting} is {count}; write a whole number of at least 1")
     streams = _without_copies(open_streams(cache, split))
     streams.require_window(length, "eval.length")
     available = int(streams.window_counts(length).sum())
     if available < count:
-        raise StorageError(_too_few(streams, length, count, available))
+        raise StorageError(_too_few(streams, length, count, available, setting))
     chosen = list(_in_order(streams, length))[:count]
     return [_window(streams, stream, position, length) for stream, position in chosen]
 
@@ -110,7 +114,7 @@ def _window(streams: Streams, stream: int, position: int, length: int) -> Evalua
     return EvaluationWindow(name, start, length, streams, stream, position)
 
 
-def _too_few(streams: Streams, length: int, count: int, available: int) -> str:
+def _too_few(streams: Streams, length: int, count: int, available: int, setting: str) -> str:
     low, high = 0, length
     while high - low > 1:  # the number of windows never grows with their length
         middle = (low + high) // 2
@@ -121,5 +125,5 @@ def _too_few(streams: Streams, length: int, count: int, available: int) -> str:
     longest = f"or eval.length={low} at most" if low else "or give more text"
     return (
         f"the split {streams.split!r} has {available} window(s) of eval.length={length}, fewer than "
-        f"eval.windows={count}; write eval.windows={available} at most, {longest}"
+        f"{setting}={count}; write {setting}={available} at most, {longest}"
     )

@@ -10,7 +10,7 @@ from workers.settings import FRESH_BASE, TrialConfig
 
 
 def trials(settings: Settings, seeds: list[int]) -> list[TrialConfig]:
-    """One training run from a fresh initialisation for each seed."""
+    """One training run from the initialisation of `base.seed` for each seed of the data order."""
     return [settings.trial_config("zero", seed=seed) for seed in seeds]
 
 

@@ -1,7 +1,9 @@
 """What would run: checks that need neither torch nor ray nor mlflow, and the table of the plan."""
 
+import multiprocessing
 import os
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +19,7 @@ from sweeps.plan import SweepPlan, check_resources, machine_cpus
 from sweeps.progress import duration
 from sweeps.settings import SettingError
 from workers.evaluations.windows import evaluation_splits
+from workers.settings import TrialConfig
 
 
 def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *, fresh: bool = False) -> Path:
@@ -31,12 +34,11 @@ def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *
     return folder
 
 
-def check_windows(plan: SweepPlan, cache_folder: Path) -> int:
+def check_windows(config: TrialConfig, cache_folder: Path) -> int:
     """Build the token cache that the trials share and check that its documents hold the windows asked for.
 
     Returns the number of training documents that are too short for a window. Raises SettingError.
     """
-    config = plan.trials[0].config
     try:
         cache = open_token_cache(config.data, cache_folder)
         order = WindowOrder(cache, context=config.trial.context, rows=config.trial.rows, seed=config.trial.seed)
@@ -46,14 +48,17 @@ def check_windows(plan: SweepPlan, cache_folder: Path) -> int:
     return order.skipped_documents
 
 
-def check_shipped_windows(plan: SweepPlan) -> None:
-    """For a dry run: `check_windows` of the shipped corpus in bytes, a matter of a second.
+def check_windows_aside(config: TrialConfig) -> None:
+    """`check_windows` for a dry run: in a folder that goes again. Raises SettingError.
 
-    Files of one's own, and the corpus under another tokenizer, are read when the sweep starts.
+    Files of one's own are read in a process of its own, because the libraries that read them import pandas.
     """
-    if not plan.settings.data.files and plan.settings.data.tokenizer == BYTES_NAME:
-        with tempfile.TemporaryDirectory() as folder:
-            check_windows(plan, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        if not config.data.files and config.data.tokenizer == BYTES_NAME:
+            check_windows(config, Path(folder))
+            return
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            process.submit(check_windows, config, Path(folder)).result()
 
 
 def print_plan(plan: SweepPlan, folder: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from storage.curve_files import read_curve
+from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
 from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
@@ -27,7 +29,8 @@ def choose_folder(plan: SweepPlan, out: Path | None, *, fresh: bool) -> Path:
         folder = _first_free(folder)
     _check_writable(folder)
     kept = _read_json(folder / PLAN)
-    if kept is None and folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+    is_ours = {".lock", PLAN, "trials", "token_cache", "report", "tune", "session.json"}
+    if kept is None and folder.is_dir() and any(path.name not in is_ours for path in folder.iterdir()):
         raise SettingError(f"{folder} holds something that is not a sweep; choose another folder with --out")
     if kept is not None and kept.get("identity") != plan.identity:
         raise SettingError(
@@ -52,10 +55,10 @@ def _check_writable(folder: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return values
+    return values if isinstance(values, dict) else None
 
 
 @dataclass
@@ -77,7 +80,7 @@ class SweepFolder:
             self._lock.acquire()
         except Timeout:
             raise SettingError(f"another process is running the sweep in {self.root}; wait for it or end it") from None
-        if _read_json(self.root / PLAN) is None:
+        if "folder_id" not in (_read_json(self.root / PLAN) or {}):
             write_json(self.root / PLAN, {**plan_as_json(self.plan), "folder_id": secrets.token_hex(4)})
         return self
 
@@ -114,8 +117,17 @@ class SweepFolder:
         result = _read_json(self.trial(trial) / RESULT)
         if result is None or result.get("identity") != trial.identity:
             return None
-        curves = result["curves"].values()
-        return result if all((self.trial(trial) / name).is_file() for name in curves) else None
+        try:
+            self.curves(trial, result)
+            self.history(trial)
+        except (OSError, ValueError, KeyError, AttributeError):
+            # Damaged since: the trial runs again.
+            return None
+        return result
+
+    def curves(self, trial: PlannedTrial, result: dict[str, Any]) -> dict[str, Curve]:
+        """The curves of a finished trial by split. Raises StorageError when one is damaged."""
+        return {split: read_curve(self.trial(trial) / name) for split, name in result["curves"].items()}
 
     def history(self, trial: PlannedTrial) -> list[dict[str, float]]:
         """One entry per step of a finished trial."""

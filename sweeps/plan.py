@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,12 @@ class SweepPlan:
 
 
 def machine_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """CPUs that this process may use, by affinity and by the quota of its control group."""
+    cpus = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cpus = max(1, min(cpus, int(quota) // int(period)))
+    return cpus
 
 
 def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> SweepPlan:
@@ -137,7 +142,7 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> Swe
         base_hash, data_hash = _content_hashes(configs[0])
     except SettingError:
         raise
-    except (ModelError, StorageError, ValueError) as error:
+    except (ModelError, StorageError, ValueError, OSError, RuntimeError) as error:
         raise SettingError(str(error)) from error
     trials = tuple(
         PlannedTrial(
@@ -167,7 +172,7 @@ def arm_name(config: TrialConfig, varies: str) -> ArmName:
     """The arm, with the value that the sweep varies where the arm uses it."""
     if varies == "intervention.sigma" and config.arm == "random_noise":
         sigma = config.intervention.sigma
-        return ArmName(label=f"{config.arm} {sigma:g}", arm=config.arm, value=sigma)
+        return ArmName(label=f"{config.arm} {sigma:.12g}", arm=config.arm, value=sigma)
     return ArmName(label=config.arm, arm=config.arm, value=None)
 
 

@@ -1,5 +1,6 @@
 """The Ray cluster of a sweep: a private one on this machine, or a running one that `--address` names."""
 
+import getpass
 import logging
 import os
 import secrets
@@ -29,6 +30,8 @@ QUIET = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
     "DO_NOT_TRACK": "true",
+    # Nothing here is compiled, and DeepSpeed's first step would otherwise import the whole compiler.
+    "TORCHDYNAMO_DISABLE": "1",
 }
 """Set in the driver before Ray is imported, and in every worker."""
 
@@ -39,6 +42,9 @@ class RaySession:
 
     cpus: int
     gpus: int
+    """GPUs of the machines that are there now; an autoscaler may bring more."""
+    is_private: bool
+    """Whether it is this command's own cluster on this machine."""
     hosts_drivers: bool
     """Whether a node offers the resource that drivers of worker groups need."""
 
@@ -59,6 +65,7 @@ def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
             yield RaySession(
                 cpus=int(resources.get("CPU", 0)),
                 gpus=int(resources.get("GPU", 0)),
+                is_private=address is None,
                 hosts_drivers="sweep_driver" in resources,
             )
         finally:
@@ -68,7 +75,8 @@ def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
 @contextmanager
 def _private_cluster(cpus: int) -> Iterator[None]:
     # Short, since Unix sockets below it may have 107 bytes at most.
-    folder = Path(tempfile.mkdtemp(prefix="sweep-", dir="/tmp"))
+    _remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=f"sweep-{os.getpid()}-", dir="/tmp"))
     changed = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_new_token(folder))}
     before = {name: os.environ.get(name) for name in (*changed, "RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     for name in before:
@@ -147,6 +155,15 @@ def pin_address() -> None:
     import ray
 
     os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+
+
+def _remove_leftovers() -> None:
+    """Remove the folders of drivers that were killed and could not do so themselves."""
+    for folder in Path("/tmp").glob("sweep-*-*"):
+        pid = folder.name.split("-")[1]
+        is_mine = folder.is_dir() and folder.owner() == getpass.getuser()
+        if pid.isdigit() and is_mine and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _new_token(folder: Path) -> Path:

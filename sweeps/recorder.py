@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from storage.curve_files import read_curve
 from storage.tracking import EndStatus, TrackedRun, Tracker, TrackingError
 from sweeps.figure_lines import styles
 from sweeps.folder import SweepFolder
@@ -29,6 +28,7 @@ class Recorder:
         self.styles = styles(one.arm for one in folder.plan.trials)
         self.runs: dict[str, TrackedRun] = {}
         self.histories: dict[str, list[dict[str, float]]] = {}
+        self.failures: dict[str, str] = {}
 
     def open(self) -> None:
         """Open the parent run, or continue it, and write what an earlier command could not. Raises TrackingError."""
@@ -56,13 +56,8 @@ class Recorder:
 
     def failed(self, trial: PlannedTrial, reason: str) -> None:
         """Mark the trial's run as failed, with the steps it made."""
-
-        def write() -> None:
-            run = self._run(trial)
-            self.tracker.log_training(run, self.histories.get(trial.identity, []))
-            self.tracker.finish(run, "FAILED", reason)
-
-        self._try(write)
+        self.failures[trial.identity] = reason
+        self._try(lambda: self._write_failed(trial))
 
     def close(self, status: EndStatus, reason: str | None = None) -> None:
         """End every run of the sweep that is still open, the parent last."""
@@ -77,24 +72,30 @@ class Recorder:
         self._try(lambda: self.tracker.log_report(self.parent, files))
 
     def catch_up(self, trials: Sequence[PlannedTrial]) -> None:
-        """Write finished trials whose run is missing or not finished, as after a kill or a locked store."""
+        """Write ended trials whose run does not say so, as after a kill or a locked store."""
 
         def write() -> None:
-            written = {run.identity for run in self.tracker.runs_of(self.folder.sweep_id) if run.status == "FINISHED"}
+            status = {run.identity: run.status for run in self.tracker.runs_of(self.folder.sweep_id)}
             for trial in trials:
                 result = self.folder.result(trial)
-                if result is not None and trial.identity not in written:
+                if result is not None and status.get(trial.identity) != "FINISHED":
                     self._write_finished(trial, result)
+                elif trial.identity in self.failures and status.get(trial.identity) != "FAILED":
+                    self._write_failed(trial)
 
         self._try(write)
 
     def _write_finished(self, trial: PlannedTrial, result: dict[str, Any]) -> None:
         run = self._run(trial)
-        folder = self.folder.trial(trial)
         self.tracker.log_training(run, self.folder.history(trial))
-        for split, name in result["curves"].items():
-            self.tracker.log_curve(run, read_curve(folder / name), CURVE_KEYS[split])
+        for split, curve in self.folder.curves(trial, result).items():
+            self.tracker.log_curve(run, curve, CURVE_KEYS[split])
         self.tracker.finish(run, "FINISHED")
+
+    def _write_failed(self, trial: PlannedTrial) -> None:
+        run = self._run(trial)
+        self.tracker.log_training(run, self.histories.get(trial.identity, []))
+        self.tracker.finish(run, "FAILED", self.failures[trial.identity])
 
     def _run(self, trial: PlannedTrial) -> TrackedRun:
         if trial.identity not in self.runs:
@@ -113,5 +114,9 @@ class Recorder:
             write()
         except TrackingError as error:
             if self.trouble is None:
-                self.say(f"tracking is behind: {error}; the same command later writes what is missing")
+                self.say(
+                    f"tracking is behind: {error}; what is missing is written at the end, or by the same command later"
+                )
             self.trouble = str(error)
+        else:
+            self.trouble = None

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.curve_files import read_curve
 from sweeps import tables
 from sweeps.figures import write_figures
 from sweeps.folder import SweepFolder
@@ -38,7 +37,7 @@ def arm_result(trial: PlannedTrial, folder: SweepFolder) -> ArmResult | None:
     result = folder.result(trial)
     if result is None:
         return None
-    curves = {split: read_curve(folder.trial(trial) / name) for split, name in result["curves"].items()}
+    curves = folder.curves(trial, result)
     return ArmResult(
         label=trial.arm.label,
         arm=trial.arm.arm,

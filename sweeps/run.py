@@ -83,11 +83,11 @@ def _show_list(*, as_json: bool) -> int:
 
 
 def _show_plan(plan: "SweepPlan", given: argparse.Namespace) -> int:
-    from sweeps.dry_run import check_before_start, check_shipped_windows, print_plan
+    from sweeps.dry_run import check_before_start, check_windows_aside, print_plan
     from sweeps.folder import plan_as_json
 
     folder = check_before_start(plan, given.out, given.address, fresh=given.fresh)
-    check_shipped_windows(plan)
+    check_windows_aside(plan.trials[0].config)
     if given.json:
         print(json.dumps(plan_as_json(plan), indent=2))
     else:

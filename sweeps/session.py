@@ -1,6 +1,7 @@
 """One run of the command: check, continue or start, run what is missing on Ray, report, end every run in the store."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -24,11 +25,19 @@ from sweeps.tables import failed_line
 
 SESSION = "session.json"
 """Wall time of the last command that ran trials, for `benchmarks.demo_time`."""
-DONE, FAILED, SOME_FAILED, INTERRUPTED, TERMINATED = 0, 1, 3, 130, 143
+DONE, FAILED, SOME_FAILED, INTERRUPTED = 0, 1, 3, 130
+
+
+PATIENCE_SECONDS = 15.0
+"""A second signal within so many seconds is ignored."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a sweep as Ctrl-C does, with the exit code of its own."""
+    """SIGTERM or a closed terminal: ends a sweep as Ctrl-C does, with an exit code of its own (128 + the signal)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
 
 
 def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool) -> int:
@@ -37,7 +46,7 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
     _catch_signals()
     root = check_before_start(plan, out, address, fresh=fresh)
     with SweepFolder(root, plan) as folder:
-        skipped = check_windows(plan, folder.cache)
+        skipped = check_windows(plan.trials[0].config, folder.cache)
         if skipped:
             _say(f"{skipped} training documents are shorter than a window of trial.context tokens and are skipped")
         recorder = _make_recorder(plan, folder)
@@ -46,7 +55,7 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
             failures = _run_missing(plan, folder, recorder, address)
             return _finish(plan, folder, recorder, failures, as_json=as_json)
         except KeyboardInterrupt as interrupt:
-            return _interrupted(folder, recorder, interrupt)
+            return _interrupted(folder, recorder, interrupt, fresh=fresh)
         except TrackingError as error:
             recorder.close("FAILED", str(error))
             raise SettingError(str(error)) from error
@@ -92,8 +101,8 @@ def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, addre
 def _finish(
     plan: SweepPlan, folder: SweepFolder, recorder: Recorder, failures: dict[str, str], *, as_json: bool
 ) -> int:
-    failed = [(trial, failures[trial.identity]) for trial in plan.trials if trial.identity in failures]
     done = [trial for trial in plan.trials if folder.result(trial) is not None]
+    failed = [(t, failures.get(t.identity, "it did not run to its end")) for t in plan.trials if t not in done]
     recorder.say = _say
     report = make_report(plan, folder, failed)
     recorder.catch_up(plan.trials)
@@ -119,27 +128,35 @@ def _print_report(folder: SweepFolder, recorder: Recorder, report: Report) -> No
     print(f"      then the overlaid curves are at http://127.0.0.1:5000/{recorder.view_path().lstrip('/')}")
 
 
-def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInterrupt) -> int:
+def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInterrupt, *, fresh: bool) -> int:
     recorder.say = _say
     recorder.close("KILLED", "interrupted")
     finished = sum(folder.result(trial) is not None for trial in folder.plan.trials)
     _say(
         f"interrupted; {finished} of {len(folder.plan.trials)} trials are finished and kept in {_short(folder.root)}. "
-        "The same command continues."
+        + (
+            f"The same command with --out {_short(folder.root)} in place of --fresh continues."
+            if fresh
+            else "The same command continues."
+        )
     )
-    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+    return interrupt.exit_code if isinstance(interrupt, Terminated) else INTERRUPTED
 
 
 def _catch_signals() -> None:
-    signal.signal(signal.SIGINT, _on_signal)
-    signal.signal(signal.SIGTERM, _on_signal)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _on_signal)
+
+
+_last_signal = -math.inf
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    # What follows ends trials and runs in an orderly way within seconds; a second Ctrl-C must not cut it short.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    # What follows ends trials and runs in an orderly way within seconds: a second Ctrl-C must not cut that short.
+    global _last_signal
+    if time.monotonic() - _last_signal > PATIENCE_SECONDS:
+        _last_signal = time.monotonic()
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
 def _short(path: Path) -> str:

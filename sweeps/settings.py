@@ -138,7 +138,8 @@ def parse_value(key: str, text: str) -> Any:
     hint = typing.get_type_hints(GROUPS[group])[name]
     if isinstance(hint, types.GenericAlias):
         item = typing.get_args(hint)[0]
-        return tuple(_parse_scalar(key, item, part.strip()) for part in text.strip("[]()").split(",") if part.strip())
+        inside = text[1:-1] if "," in text and (text[0], text[-1]) in (("[", "]"), ("(", ")")) else text
+        return tuple(_parse_scalar(key, item, part.strip()) for part in inside.split(",") if part.strip())
     return _parse_scalar(key, hint, text)
 
 

@@ -91,7 +91,7 @@ def run_trials(
     progress: Progress,
 ) -> dict[str, str]:
     """Run these trials to their end; reasons of those that failed twice, by identity."""
-    gpus = 1 if session.gpus else 0
+    gpus = int(uses_gpus(trials, session))
     concurrency = trials_at_once(trials, session)
     events = SweepEvents(trials, folder, recorder, progress)
     jobs = [_job(trial, folder, gpus).as_dict() for trial in trials]
@@ -118,21 +118,33 @@ def run_trials(
     return events.failures
 
 
+def uses_gpus(trials: Sequence[PlannedTrial], session: RaySession) -> bool:
+    """Whether each worker gets a GPU. Raises SettingError for GPUs that are asked for and cannot come."""
+    device = trials[0].config.trial.device
+    if device == "cuda" and session.is_private and not session.gpus:
+        raise SettingError("trial.device is 'cuda', but this machine has no GPU; write trial.device=cpu")
+    return device == "cuda" or (device == "auto" and session.gpus > 0)
+
+
 def trials_at_once(trials: Sequence[PlannedTrial], session: RaySession) -> int:
-    """How many trials the cluster holds at once. Raises SettingError when it cannot hold a single one."""
+    """How many trials run at once. Raises SettingError when the cluster cannot hold a single one."""
     workers = max(trial.config.trial.workers for trial in trials)
     cpus = max(trial.cpus for trial in trials)
-    if cpus > session.cpus or (session.gpus and workers > session.gpus):
-        raise SettingError(
-            f"a trial asks for {cpus} CPUs and {workers if session.gpus else 0} GPUs, but the cluster has "
-            f"{session.cpus} and {session.gpus}; lower trial.workers or trial.threads"
-        )
+    gpus = workers if uses_gpus(trials, session) else 0
     if workers > 1 and not session.hosts_drivers:
         raise SettingError(
             f"trials with several workers need a node that hosts their drivers; start the cluster's head with "
             f"--resources='{{\"{DRIVER_RESOURCE}\": 64}}', as cluster.yaml does"
         )
-    return min(session.cpus // cpus, session.gpus // workers if session.gpus else session.cpus)
+    if trials[0].config.trial.device == "cuda" and not session.is_private:
+        # Trials that wait are what makes an autoscaler bring machines; worker groups would give up waiting.
+        return len(trials) if workers == 1 else max(1, session.gpus // workers)
+    if cpus > session.cpus or gpus > session.gpus:
+        raise SettingError(
+            f"a trial asks for {cpus} CPUs and {gpus} GPUs, but the cluster has {session.cpus} and {session.gpus}; "
+            "lower trial.workers or trial.threads"
+        )
+    return min(session.cpus // cpus, session.gpus // gpus if gpus else session.cpus)
 
 
 def _job(trial: PlannedTrial, folder: SweepFolder, gpus_per_worker: int) -> TrialJob:

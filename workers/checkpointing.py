@@ -20,6 +20,11 @@ def checkpoint_root(context: TrialContext) -> Path:
     return context.folder / "checkpoints"
 
 
+def _owner(loop: TrainingLoop, context: TrialContext) -> str:
+    """What a checkpoint belongs to: DeepSpeed lays it out by workers and ZeRO stage, which no identity holds."""
+    return f"{context.identity}, {context.world} workers, ZeRO stage {loop.config.trial.zero_stage}"
+
+
 def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> None:
     """Write the checkpoint after `step` finished steps; called on every worker."""
     root = checkpoint_root(context)
@@ -37,13 +42,13 @@ def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: T
         if bank is not None:
             bank.snapshot(partial / BANK)
         write_json(partial / LOOP, {"history": loop.history, "intervention": loop.intervention.state_dict()})
-        publish(root, step, context.identity)
+        publish(root, step, _owner(loop, context))
     context.barrier()
 
 
 def resume_trial(loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> int:
     """Finished steps of the newest whole checkpoint, now loaded into the loop; 0 when there is none."""
-    found = newest_whole(checkpoint_root(context), context.identity)
+    found = newest_whole(checkpoint_root(context), _owner(loop, context))
     if found is None:
         return 0
     step, folder = found

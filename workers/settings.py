@@ -38,7 +38,7 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         _require(bool(self.checkpoint), "base.checkpoint", self.checkpoint, "a folder, a shipped name or 'fresh'")
-        _require(self.seed >= 0, "base.seed", self.seed, "a whole number of at least 0")
+        _require(0 <= self.seed < 2**63, "base.seed", self.seed, "a whole number from 0 to below 2^63")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +62,10 @@ class InterventionSettings:
         )
         known = ("recurrent", "conv")
         _require(
-            bool(self.parts) and set(self.parts) <= set(known),
+            bool(self.parts) and set(self.parts) <= set(known) and len(set(self.parts)) == len(self.parts),
             "intervention.parts",
             list(self.parts),
-            f"some of {known}",
+            f"some of {known}, each once",
         )
 
 
@@ -87,6 +87,8 @@ class TrialSettings:
     """Processes of the trial; more than one run through a Ray Train worker group."""
     threads: int = 1
     """CPU threads of each worker."""
+    device: str = "auto"
+    """`cpu`; `cuda`: a GPU for each worker, also where an autoscaler must bring it; `auto`: GPUs if there are any."""
     precision: str = "fp32"
     """`fp32`, or `bf16` for weights and activations (states and scans stay fp32)."""
     zero_stage: int = 1
@@ -99,6 +101,7 @@ class TrialSettings:
             _require(getattr(self, name) >= least, f"trial.{name}", getattr(self, name), "a whole number of at least 1")
         for name in ("micro_rows", "seed", "checkpoint_every"):
             _require(getattr(self, name) >= 0, f"trial.{name}", getattr(self, name), "a whole number of at least 0")
+        _require(self.device in ("auto", "cpu", "cuda"), "trial.device", self.device, "'auto', 'cpu' or 'cuda'")
         _require(self.precision in ("fp32", "bf16"), "trial.precision", self.precision, "'fp32' or 'bf16'")
         _require(self.zero_stage in (0, 1, 2, 3), "trial.zero_stage", self.zero_stage, "0, 1, 2 or 3")
         _require(
@@ -237,7 +240,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 NOT_IN_IDENTITY = {
     "data": ("files", "tokenizer"),
     "base": ("checkpoint",),
-    "trial": ("workers", "threads", "micro_rows", "zero_stage", "checkpoint_every"),
+    "trial": ("workers", "threads", "device", "micro_rows", "zero_stage", "checkpoint_every"),
     "eval": ("chunk", "every"),
     "bank": ("shards", "mode"),
 }

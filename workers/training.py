@@ -25,8 +25,8 @@ REPORT_EVERY = 10
 """Steps between two progress reports. Counted in steps, not seconds, so that all workers report equally often."""
 
 
-class NonFiniteLoss(RuntimeError):
-    """The loss stopped being a number; the message says where."""
+class NonFiniteStep(RuntimeError):
+    """Loss or gradient stopped being a number; the message says where."""
 
 
 class Batches(Protocol):
@@ -55,7 +55,7 @@ class TrainingLoop:
         yield from np.split(rows, per_worker // trial.worker_micro_rows)
 
     def step(self, step: int) -> None:
-        """One optimiser step; appends to `history`. Raises NonFiniteLoss before a bad step is made."""
+        """One optimiser step; appends to `history`. Raises NonFiniteStep when it would make the weights no numbers."""
         trial = self.config.trial
         started = time.perf_counter()
         rate = learning_rate(step, trial.steps, self.config.optimizer)
@@ -68,15 +68,18 @@ class TrainingLoop:
             nll_sum += self._forward_backward(step, rows)
         loss = self.context.sum_over_workers(nll_sum) / (trial.rows * trial.context)
         if not math.isfinite(loss):
-            raise NonFiniteLoss(f"the loss is {loss} at step {step + 1}; lower optimizer.peak_lr or intervention.sigma")
+            raise NonFiniteStep(f"the loss is {loss} at step {step + 1}; lower optimizer.peak_lr or intervention.sigma")
         self.engine.step()
+        grad_norm = float(self.engine.get_global_grad_norm() or 0.0)
+        if not math.isfinite(grad_norm):
+            raise NonFiniteStep(f"the gradient is {grad_norm} at step {step + 1}; lower optimizer.peak_lr")
         seconds = time.perf_counter() - started
         self.history.append(
             {
                 "step": step + 1,
                 "loss": loss,
                 "learning_rate": rate,
-                "grad_norm": float(self.engine.get_global_grad_norm() or 0.0),
+                "grad_norm": grad_norm,
                 "seconds": seconds,
                 "tokens_per_second": trial.rows * trial.context / seconds,
             }

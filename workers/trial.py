@@ -1,5 +1,6 @@
 """One trial from its base to its curves: `train(config, context)`, the same for one worker and for many."""
 
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from storage.files import write_json
 from storage.token_cache import TokenCache, open_token_cache
 from storage.tokens import tokenizer_named
 from workers.arms import ARMS
-from workers.checkpointing import resume_trial, save_trial
+from workers.checkpointing import checkpoint_root, resume_trial, save_trial
 from workers.context import TrialContext
 from workers.engine import build_engine, plain_weights
 from workers.evaluations.perplexity import evaluate_splits
@@ -68,6 +69,8 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
     history: list[dict[str, float]] = []
     if ARMS[config.arm].trains:
         model, history = _post_train(config, context, cache, model)
+    # Every arm is measured in the precision that trained arms have, the untouched base too.
+    model = model.to(DTYPES[config.trial.precision])
     trained = time.perf_counter()
     curves = evaluate_splits(model, evaluation_splits(config, cache), config, context)
     seconds = {
@@ -94,6 +97,7 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
             made_by = {"arm": config.arm, "steps": config.trial.steps, "identity": context.identity}
             save_checkpoint(model, model_dims(config), context.folder / MODEL, notes={"made_by": made_by})
         write_json(context.folder / RESULT, result)
+        shutil.rmtree(checkpoint_root(context), ignore_errors=True)
     return result
 
 
@@ -159,6 +163,8 @@ def _post_train(
                 context.report(loop.progress(done))
             if trial.checkpoint_every and done % trial.checkpoint_every == 0:
                 save_trial(done, loop, bank, context)
+        if bank is not None:
+            loop.history[-1]["bank_zeroed_rows"] = bank.counters()["zeroed_rows"]
         return _plain_model(config, context, engine), loop.history
     finally:
         if bank is not None:

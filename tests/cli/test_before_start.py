@@ -31,7 +31,7 @@ def test_dry_run_json_is_what_would_run(run_command: Command) -> None:
 def test_dry_run_table_shows_trials_needs_and_total(run_command: Command, tmp_path: Path) -> None:
     done = run_command("noise_scale", "--dry-run")
     assert done.returncode == 0, done.stderr
-    for word in ("base", "zero", "random_noise 0.1", "state_passing", "6.0 MiB", "10 trials", "mlflow.db"):
+    for word in ("base", "zero", "random_noise 0.1", "state_passing", "3.0 MiB", "10 trials", "mlflow.db"):
         assert word in done.stdout
     assert list(tmp_path.iterdir()) == [], "a dry run leaves nothing behind"
 

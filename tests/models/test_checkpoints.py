@@ -231,3 +231,20 @@ def test_pickled_code_is_never_run(folder: Path) -> None:
     torch.save({"backbone.embedding.weight": print}, folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="pytorch_model.bin cannot be read"):
         load_checkpoint(folder, TINY)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tie_embeddings": False}, "tie_embeddings = False"),
+        ({"rms_norm": False}, "rms_norm = False"),
+        ({"ssm_cfg": {"layer": "Mamba2", "norm_before_gate": True}}, "norm_before_gate = True"),
+        ({"ssm_cfg": "Mamba2"}, "which is no table"),
+        ({"d_model": "wide"}, "senseless dimensions"),
+        ({"ssm_cfg": {"layer": "Mamba2", "headdim": 0}}, "senseless dimensions"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(change: dict[str, object], sentence: str) -> None:
+    config = {**config_from_dims(TINY), **change}
+    with pytest.raises(ModelError, match=sentence):
+        dims_from_config(config, "config.json")

@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from storage.curve_files import write_curve
 from sweeps.folder import SweepFolder, choose_folder
 from sweeps.plan import SweepPlan, make_plan
 from sweeps.settings import SettingError
+from tests.curve_makers import make_curve
 
 
 def plan(*assignments: str) -> SweepPlan:
@@ -68,10 +70,16 @@ def test_only_a_whole_result_of_the_same_trial_counts_as_finished(tmp_path: Path
         assert folder.result(trial) is None
         result = {"identity": trial.identity, "curves": {"report": "report.parquet"}}
         (place / "result.json").write_text(json.dumps(result))
+        (place / "history.json").write_text("[]")
         assert folder.result(trial) is None
-        (place / "report.parquet").write_bytes(b"")
+        write_curve(place / "report.parquet", make_curve())
         assert folder.result(trial) == result
+        whole = (place / "report.parquet").read_bytes()
+        (place / "report.parquet").write_bytes(whole[: len(whole) // 2])
+        assert folder.result(trial) is None, "a curve that was cut short counts as not measured"
+        (place / "report.parquet").write_bytes(whole)
         (place / "result.json").write_text(json.dumps({**result, "identity": "another"}))
         assert folder.result(trial) is None
-        (place / "result.json").write_text('{"identity"')
-        assert folder.result(trial) is None
+        for damaged in ('{"identity"', "[]", json.dumps({"identity": trial.identity})):
+            (place / "result.json").write_text(damaged)
+            assert folder.result(trial) is None

@@ -41,8 +41,8 @@ def test_identities_differ_and_are_stable() -> None:
 def test_only_state_passing_sends_states_to_the_bank() -> None:
     plan = make_plan("noise_scale", "demo", SMALL, 1)
     state_bytes = {trial.label: trial.state_bytes for trial in plan.trials}
-    # 48 rows x 2 layers x 16 heads x 16 channels x 64 columns x 4 bytes
-    assert state_bytes.pop("state_passing") == 48 * 2 * 16 * 16 * 64 * 4
+    # 24 rows x 2 layers x 16 heads x 16 channels x 64 columns x 4 bytes
+    assert state_bytes.pop("state_passing") == 24 * 2 * 16 * 16 * 64 * 4
     assert set(state_bytes.values()) == {0}
 
 

@@ -21,6 +21,7 @@ def test_assignments_win_over_the_preset() -> None:
 def test_lists_are_split_at_commas() -> None:
     assert parse_value("sweep.values", "[0.1, 1e-2]") == (0.1, 0.01)
     assert parse_value("intervention.parts", "recurrent,conv") == ("recurrent", "conv")
+    assert parse_value("data.files", "[ab]*.txt") == ("[ab]*.txt",)
 
 
 @pytest.mark.parametrize(

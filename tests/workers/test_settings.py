@@ -59,7 +59,7 @@ def test_identity_leaves_out_hardware_and_paths() -> None:
     config = TrialConfig(arm="zero")
     elsewhere = TrialConfig(
         arm="zero",
-        trial=TrialSettings(workers=2, threads=2, micro_rows=4, checkpoint_every=7, zero_stage=2),
+        trial=TrialSettings(workers=2, threads=2, device="cpu", micro_rows=4, checkpoint_every=7, zero_stage=2),
         data=DataSettings(files=("other/place.txt",), tokenizer="other/place/tokenizer.json"),
         base=BaseSettings(checkpoint="other/folder", seed=3),
     )

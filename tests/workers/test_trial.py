@@ -14,7 +14,7 @@ from storage.bank.layout import BankLayout
 from storage.curve_files import read_curve
 from workers.context import TrialContext
 from workers.settings import TrialConfig
-from workers.training import NonFiniteLoss
+from workers.training import NonFiniteStep
 from workers.trial import train
 
 TrialMaker = Callable[..., TrialConfig]
@@ -82,12 +82,29 @@ def test_a_stopped_trial_resumes_bit_for_bit(arm: str, small_trial: TrialMaker, 
         train(config, stopped)
     # The last checkpoint is that of step 6; without it the trial goes on from step 4.
     newest = stopped.folder / "checkpoints" / "step-00000006"
+    assert newest.is_dir()
     (newest / "loop.json").write_text("damaged")
     resumed = make_context("stopped")
     train(config, resumed)
     assert losses(resumed) == losses(whole)
     one, other = (read_curve(context.folder / "report.parquet") for context in (whole, resumed))
     assert one.equals(other)
+    assert not (resumed.folder / "checkpoints").exists(), "a finished trial needs no checkpoints"
+
+
+def test_a_checkpoint_of_another_zero_stage_is_not_continued(
+    small_trial: TrialMaker, make_context: ContextMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop(metrics: dict[str, Any]) -> None:
+        if metrics["phase"].startswith("evaluating"):
+            raise StopAt
+
+    context = make_context(report=stop)
+    with pytest.raises(StopAt):
+        train(small_trial("zero", trial={"zero_stage": 0}), context)
+    train(small_trial("zero", trial={"zero_stage": 3}), make_context())
+    assert "ZeRO stage 0" in caplog.text and "is refused" in caplog.text
+    assert len(losses(context)) == 4
 
 
 def test_micro_batches_give_the_same_losses(small_trial: TrialMaker, make_context: ContextMaker) -> None:
@@ -146,7 +163,7 @@ def test_a_loss_that_is_no_number_ends_the_trial_with_its_step(
     small_trial: TrialMaker, make_context: ContextMaker
 ) -> None:
     config = small_trial("random_noise", intervention={"sigma": 1e38})
-    with pytest.raises(NonFiniteLoss, match="at step 1"):
+    with pytest.raises(NonFiniteStep, match="at step 1"):
         train(config, make_context())
 
 

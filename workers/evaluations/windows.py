@@ -9,7 +9,10 @@ from workers.settings import TrialConfig
 def evaluation_splits(config: TrialConfig, cache: TokenCache) -> dict[str, list[EvaluationWindow]]:
     """The windows of each split that this trial measures."""
     settings = config.eval
-    counts = {"select": settings.select_windows, "report": settings.windows}
+    wanted = {"select": "select_windows", "report": "windows"}
     if settings.apart_windows and APART in cache.splits:
-        counts[APART] = settings.apart_windows
-    return {split: evaluation_windows(cache, split, settings.length, count) for split, count in counts.items()}
+        wanted[APART] = "apart_windows"
+    return {
+        split: evaluation_windows(cache, split, settings.length, getattr(settings, name), f"eval.{name}")
+        for split, name in wanted.items()
+    }
