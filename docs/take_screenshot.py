@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -151,7 +152,13 @@ def shoot(browser: webdriver.Chrome, address: str, expected: int, path: Path) ->
     browser.set_window_size(*WINDOW)
     browser.get(address)
     wait = WebDriverWait(browser, DRAWING_S, ignored_exceptions=())
-    wait.until(lambda page: page.execute_script(LINES_DRAWN) >= expected, f"fewer than {expected} lines were drawn")
+    try:
+        wait.until(lambda page: page.execute_script(LINES_DRAWN) >= expected)
+    except TimeoutException:
+        seen = path.with_suffix(".failed.png")
+        browser.save_screenshot(str(seen))
+        drawn = browser.execute_script(LINES_DRAWN)
+        raise SystemExit(f"{drawn} of {expected} lines were drawn in {DRAWING_S} s; what was seen: {seen}") from None
     for button in browser.find_elements(By.CSS_SELECTOR, CLOSE_BUTTONS):
         browser.execute_script("arguments[0].click()", button)
     # The chart grows into the room that was won, and Plotly lays its axes out once more.

@@ -11,6 +11,8 @@ import json
 VIEW_KEY = "perplexity"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 _SECTION = "sweep-curves"
+_FOLDED = ("select", "apart", "train")
+"""Prefixes of metrics whose charts the UI would otherwise put above ours."""
 
 
 def view_state(metric: str, sweep_id: str) -> str:
@@ -21,17 +23,18 @@ def view_state(metric: str, sweep_id: str) -> str:
         "orderByAsc": True,
         "runsHiddenMode": "SHOW_ALL",
         "hideEmptyCharts": True,
-        "compareRunSections": [_section()],
+        "compareRunSections": [_section(_SECTION, "Perplexity by position"), *(_section(name) for name in _FOLDED)],
         "compareRunCharts": [_line_chart(metric)],
     }
     return json.dumps(state, separators=(",", ":"))
 
 
-def _section() -> dict[str, object]:
+def _section(uuid: str, title: str | None = None) -> dict[str, object]:
+    """An open section with a title of its own, or a folded one that the UI fills with the metrics of that prefix."""
     return {
-        "uuid": _SECTION,
-        "name": "Perplexity by position",
-        "display": True,
+        "uuid": uuid,
+        "name": title or uuid,
+        "display": title is not None,
         "isReordered": True,
         "columns": 1,
         "cardHeight": 480,
