@@ -11,7 +11,6 @@ from rich.table import Table
 
 from storage.batch_order import WindowOrder
 from storage.errors import StorageError
-from storage.settings import BYTES_NAME
 from storage.token_cache import open_token_cache
 from storage.tracking_store_check import check_store
 from sweeps.folder import choose_folder
@@ -51,14 +50,13 @@ def check_windows(config: TrialConfig, cache_folder: Path) -> int:
 def check_windows_aside(config: TrialConfig) -> None:
     """`check_windows` for a dry run: in a folder that goes again. Raises SettingError.
 
-    Files of one's own are read in a process of its own, because the libraries that read them import pandas.
+    In a process of its own, because the libraries that read text and tables import pandas.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        if not config.data.files and config.data.tokenizer == BYTES_NAME:
-            check_windows(config, Path(folder))
-            return
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-            process.submit(check_windows, config, Path(folder)).result()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process,
+    ):
+        process.submit(check_windows, config, Path(folder)).result()
 
 
 def print_plan(plan: SweepPlan, folder: Path) -> None:

@@ -44,6 +44,9 @@ def make_store(uri: str) -> None:
             run = tracker.open_trial(parent, found.label, found.label, found.arm, {}, colors[found.label])
             tracker.log_training(run, [{"step": step, "loss": 1.0 / step} for step in range(1, 20)])
             tracker.log_curve(run, found.report)
+            # The UI makes sections of its own for these, which must not push ours out of sight.
+            for split in ("select", "apart"):
+                tracker.log_curve(run, found.report, f"{split}/ppl_by_position")
         tracker.close_open_runs(sweep_id, "FINISHED")
 
 
