@@ -4,9 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q --durations=15 $(PYTEST_FLAGS)
-# These run in a pytest process of their own: they start clusters, command lines and browsers of their own, and two
+# These run in a pytest process of their own: they start clusters and command lines of their own, and two
 # Ray clusters in one process tree would find each other.
-APART := $(wildcard tests/cli tests/multinode tests/browser)
+APART := $(wildcard tests/cli)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow lint types format venv cluster-code clean

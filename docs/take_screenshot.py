@@ -1,6 +1,6 @@
 """Take a picture of the overlaid curves in the real MLflow UI, in a real headless Chromium.
 
-    python docs/take_screenshot.py --uri sqlite:///mlflow.db --experiment noise_scale --out docs/mlflow_curves.png
+    python docs/take_screenshot.py --uri sqlite:///mlflow.db --experiment noise_scale --out curves.png
 
 Starts `mlflow ui` on a free port of this machine, opens the chart view that the sweep shares with its experiment
 (perplexity against log position, one line per trial), waits until every line is drawn, saves a PNG, ends both. Needs
@@ -76,7 +76,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--uri", default="sqlite:///mlflow.db", help="tracking store (default: %(default)s)")
     parser.add_argument("--experiment", default="noise_scale", help="name of the sweep (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("docs/mlflow_curves.png"), help="PNG (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/images/mlflow_curves.png"), help="PNG (default: %(default)s)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -7,11 +7,14 @@ looks at what is there first. So a store that is locked for a while costs waitin
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from filelock import FileLock
 
 from storage.tracking_store_check import TrackingError, check_store, sqlite_path, wait_until_writable
 from storage.tracking_values import Point, shorten
@@ -56,6 +59,9 @@ class RunStore:
         self.patience_s = patience_s
         os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
         with self.plain_errors():
+            path = sqlite_path(uri)
+            if path is not None and not path.exists():
+                _make_database(path)
             self.client = _new_client(uri)
             self.client.search_experiments(max_results=1)
 
@@ -77,12 +83,13 @@ class RunStore:
     @contextmanager
     def plain_errors(self) -> Iterator[None]:
         """Turn whatever MLflow raises into one sentence of ours."""
+        from alembic.util.exc import CommandError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
-        except (MlflowException, SQLAlchemyError, ImportError, OSError) as error:
+        except (MlflowException, SQLAlchemyError, CommandError, ImportError, OSError) as error:
             raise TrackingError(f"the tracking store {self.uri} failed: {_first_line(error)}") from error
 
     def experiment(self, name: str) -> str:
@@ -152,6 +159,23 @@ class RunStore:
     def upload(self, run: TrackedRun, path: Path, folder: str) -> None:
         """Keep the file as an artifact of the run."""
         self.write(lambda: self.client.log_artifact(run.run_id, str(path), folder))
+
+
+def _make_database(path: Path) -> None:
+    """Make the tables of a new SQLite store beside it and rename them into place.
+
+    MLflow makes them step by step without a lock of its own: two sweeps that start at once, or a Ctrl-C in between,
+    would leave a database that no later command can use.
+    """
+    with FileLock(path.with_name(f"{path.name}.lock")):
+        if path.exists():
+            return
+        part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            _new_client(f"sqlite:///{part}").search_experiments(max_results=1)
+            part.rename(path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _new_client(uri: str) -> "MlflowClient":

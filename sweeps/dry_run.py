@@ -17,6 +17,7 @@ from sweeps.folder import choose_folder
 from sweeps.plan import SweepPlan, check_resources, machine_cpus
 from sweeps.progress import duration
 from sweeps.settings import SettingError
+from workers.arms import ARMS
 from workers.evaluations.windows import evaluation_splits
 from workers.settings import TrialConfig
 
@@ -66,7 +67,7 @@ def print_plan(plan: SweepPlan, folder: Path) -> None:
         table.add_column(column, justify="left" if column in ("trial", "identity") else "right")
     for trial in plan.trials:
         settings = trial.config.trial
-        steps = 0 if trial.config.arm == "base" else settings.steps
+        steps = settings.steps if ARMS[trial.config.arm].trains else 0
         table.add_row(
             trial.label,
             str(settings.seed),

@@ -1,15 +1,16 @@
 """How long a trial is expected to take on CPUs, from its token counts and a measured speed.
 
-The speeds are those of the demo model on one thread (benchmarks/demo_time.md); larger models are scaled by their number
-of parameters. A guess for the plan and for the first ETA: as soon as a trial has finished, its real duration is used.
+The speeds are those of the demo model on one thread while two trials run (benchmarks/demo_time.md); larger models are
+scaled by their number of parameters. A guess for the plan and for the first ETA: as soon as a trial has finished, its
+real duration is used.
 """
 
 from models.sizes import dims
 from workers.arms import ARMS
 from workers.settings import TrialConfig
 
-TRAINING_TOKENS_PER_SECOND = 12_000.0
-EVALUATION_TOKENS_PER_SECOND = 40_000.0
+TRAINING_TOKENS_PER_SECOND = 7_500.0
+EVALUATION_TOKENS_PER_SECOND = 25_000.0
 START_SECONDS = 8.0
 """Imports and the first DeepSpeed step of a process."""
 

@@ -20,10 +20,8 @@ _NAMED: dict[str, tuple[str, Dash, float]] = {
     "base": ("#000000", "solid", 2.6),
     "zero": ("#7f7f7f", "dash", 2.6),
     "state_passing": ("#D55E00", "solid", 3.2),
-    "tbtt": ("#0072B2", "dash", 2.6),
-    "fitted_noise": ("#CC79A7", "solid", 2.6),
 }
-_OTHERS = ("#56B4E9", "#009E73", "#E69F00", "#F0E442")
+_OTHERS = ("#0072B2", "#CC79A7", "#56B4E9", "#009E73", "#E69F00", "#F0E442")
 _BANDED_ARMS = ("base", "state_passing")
 TOKENS_PER_POINT = 512
 """A drawn point rests on at least so many tokens, over all windows."""

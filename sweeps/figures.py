@@ -35,7 +35,8 @@ def write_figures(folder: Path, results: Sequence[ArmResult], title: str, value_
     """Write `comparison.png`, `comparison.html` and, when a value is swept, `scale.png`; return their paths."""
     paths = [comparison_png(folder / "comparison.png", results, title)]
     paths.append(comparison_html(folder / "comparison.html", results, title))
-    if len({result.value for result in results if result.value}) > 1:
+    reaches_8k = all(result.report.table()["ppl_8k"] is not None for result in results)
+    if reaches_8k and len({result.value for result in results if result.value}) > 1:
         paths.append(scale_png(folder / "scale.png", results, title, value_name))
     return paths
 

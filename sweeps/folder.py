@@ -15,11 +15,11 @@ from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
 from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
+from workers.trial_files import FAILURE, HISTORY, RESULT
 
 PLAN = "sweep.json"
-RESULT = "result.json"
-HISTORY = "history.json"
-FAILURE = "failure.txt"
+SESSION = "session.json"
+"""Wall time of the last command that ran trials, for `benchmarks.demo_time`."""
 
 
 def choose_folder(plan: SweepPlan, out: Path | None, *, fresh: bool) -> Path:
@@ -29,8 +29,7 @@ def choose_folder(plan: SweepPlan, out: Path | None, *, fresh: bool) -> Path:
         folder = _first_free(folder)
     _check_writable(folder)
     kept = _read_json(folder / PLAN)
-    is_ours = {".lock", PLAN, "trials", "token_cache", "report", "tune", "session.json"}
-    if kept is None and folder.is_dir() and any(path.name not in is_ours for path in folder.iterdir()):
+    if kept is None and folder.is_dir() and not _is_unclaimed(folder, plan):
         raise SettingError(f"{folder} holds something that is not a sweep; choose another folder with --out")
     if kept is not None and kept.get("identity") != plan.identity:
         raise SettingError(
@@ -38,6 +37,17 @@ def choose_folder(plan: SweepPlan, out: Path | None, *, fresh: bool) -> Path:
             f"({str(kept.get('identity'))[:8]}, not {plan.identity[:8]}); choose another --out, or add --fresh"
         )
     return folder
+
+
+def _is_unclaimed(folder: Path, plan: SweepPlan) -> bool:
+    """Whether a folder without a readable plan is empty, or one of ours that holds nothing but trials of this sweep."""
+    names = {path.name for path in folder.iterdir()}
+    if not names:
+        return True
+    ours = {trial.identity for trial in plan.trials}
+    results = [_read_json(path) or {} for path in folder.glob(f"trials/*/{RESULT}")]
+    is_known = names <= {".lock", PLAN, "trials", "token_cache", "report", "tune", SESSION}
+    return ".lock" in names and is_known and all(result.get("identity") in ours for result in results)
 
 
 def _first_free(folder: Path) -> Path:
@@ -80,9 +90,12 @@ class SweepFolder:
             self._lock.acquire()
         except Timeout:
             raise SettingError(f"another process is running the sweep in {self.root}; wait for it or end it") from None
+        return self
+
+    def claim(self) -> None:
+        """Write the plan: from now on the folder belongs to this sweep. Called once nothing speaks against it."""
         if "folder_id" not in (_read_json(self.root / PLAN) or {}):
             write_json(self.root / PLAN, {**plan_as_json(self.plan), "folder_id": secrets.token_hex(4)})
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -10,23 +10,18 @@ from typing import Any
 from models.content import check_checkpoint, content_hash
 from models.errors import ModelError
 from models.shipped import checkpoint_folder
-from models.sizes import Mamba2Dims, dims
+from models.sizes import Mamba2Dims
 from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
-from storage.tokens import check_tokenizer, tokenizer_named
+from storage.tokens import check_tokenizer
 from sweeps.expected_time import expected_seconds
 from sweeps.registry import NamedSweep, get_sweep
 from sweeps.settings import SettingError, Settings, build_settings
 from workers.arms import ARMS
 from workers.settings import FRESH_BASE, TrialConfig, trial_identity
+from workers.shapes import model_dims
 
 FLOAT_BYTES = 4
-
-
-def model_dims(config: TrialConfig) -> Mamba2Dims:
-    """Dimensions of a trial's model with the vocabulary of its tokenizer."""
-    vocabulary = tokenizer_named(config.data.tokenizer).vocabulary
-    return dims(config.model.architecture, config.model.size, vocabulary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +148,12 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> Swe
         )
         for config in configs
     )
+    labels = [trial.label for trial in trials]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SettingError(
+                f"two trials of the sweep {name} are both called {label!r}; their results would be mixed up"
+            )
     return SweepPlan(sweep=sweep, preset=preset, settings=settings, trials=trials)
 
 
@@ -170,9 +171,10 @@ def _content_hashes(config: TrialConfig) -> tuple[str, str]:
 
 def arm_name(config: TrialConfig, varies: str) -> ArmName:
     """The arm, with the value that the sweep varies where the arm uses it."""
-    if varies == "intervention.sigma" and config.arm == "random_noise":
-        sigma = config.intervention.sigma
-        return ArmName(label=f"{config.arm} {sigma:.12g}", arm=config.arm, value=sigma)
+    if varies in ARMS[config.arm].settings:
+        group, name = varies.split(".")
+        value = getattr(getattr(config, group), name)
+        return ArmName(label=f"{config.arm} {value:.12g}", arm=config.arm, value=value)
     return ArmName(label=config.arm, arm=config.arm, value=None)
 
 

@@ -42,19 +42,25 @@ class RunningTrial:
     tokens_per_second: float | None = None
     started: float = field(default_factory=time.monotonic)
     printed: float = 0.0
+    first_step: tuple[float, int] | None = None
+    """When the first training report came, and the step it came at: what lies before is start-up."""
 
     def update(self, metrics: dict[str, Any]) -> None:
         """Take over one report of the trial."""
         self.phase, self.at, self.of = metrics["phase"], metrics["at"], metrics["of"]
+        if self.phase == "training" and self.first_step is None:
+            self.first_step = (time.monotonic(), self.at)
         if metrics["history"]:
             self.loss = metrics["history"][-1]["loss"]
             self.tokens_per_second = metrics["history"][-1]["tokens_per_second"]
 
     def remaining(self, expected: float) -> float:
         """Seconds to its end: by the steps it still has to make, or by what such a trial is expected to take."""
-        elapsed = time.monotonic() - self.started
-        is_underway = self.phase == "training" and self.at > 0
-        return max(0.0, expected - elapsed, elapsed * (self.of - self.at) / self.at if is_underway else 0.0)
+        left = max(0.0, expected - (time.monotonic() - self.started))
+        if self.phase == "training" and self.first_step is not None and self.at > self.first_step[1]:
+            since, begin = self.first_step
+            left = max(left, (time.monotonic() - since) * (self.of - self.at) / (self.at - begin))
+        return left
 
     def cells(self) -> list[str]:
         """Phase, progress, loss, speed and elapsed time as text."""

@@ -1,6 +1,5 @@
 """The Ray cluster of a sweep: a private one on this machine, or a running one that `--address` names."""
 
-import getpass
 import logging
 import os
 import secrets
@@ -8,16 +7,25 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from sweeps.settings import SettingError
+from workers.trainable import DRIVER_RESOURCE
 
 PACKAGES = ("sweeps", "workers", "models", "storage")
 
+REMOTE = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800"}
+"""On a cluster that must first bring machines a worker group waits longer than Train's minute."""
 CONNECT_SECONDS = 5.0
+PREFIX = "isweep-"
+"""Of the private clusters' folders in /tmp."""
+LOCK = "driver.lock"
+"""Held by the driver whose cluster a folder belongs to."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,7 +74,7 @@ def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
                 cpus=int(resources.get("CPU", 0)),
                 gpus=int(resources.get("GPU", 0)),
                 is_private=address is None,
-                hosts_drivers="sweep_driver" in resources,
+                hosts_drivers=DRIVER_RESOURCE in resources,
             )
         finally:
             ray.shutdown()
@@ -76,7 +84,9 @@ def ray_session(address: str | None, cpus: int) -> Iterator[RaySession]:
 def _private_cluster(cpus: int) -> Iterator[None]:
     # Short, since Unix sockets below it may have 107 bytes at most.
     _remove_leftovers()
-    folder = Path(tempfile.mkdtemp(prefix=f"sweep-{os.getpid()}-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+    lock = FileLock(folder / LOCK, timeout=0)
+    lock.acquire()
     changed = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_new_token(folder))}
     before = {name: os.environ.get(name) for name in (*changed, "RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     for name in before:
@@ -85,10 +95,10 @@ def _private_cluster(cpus: int) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(
+        _start(
             address="local",
             num_cpus=cpus,
-            resources={"sweep_driver": 64},
+            resources={DRIVER_RESOURCE: 64},
             include_dashboard=True,
             dashboard_host="127.0.0.1",
             dashboard_port=0,
@@ -106,7 +116,25 @@ def _private_cluster(cpus: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        lock.release()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class RayStartError(RuntimeError):
+    """Ray did not come up on this machine: one sentence for the user."""
+
+
+def _start(**options: Any) -> None:
+    import ray
+
+    try:
+        ray.init(**options)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RayStartError(
+            f"Ray did not start on this machine ({reason}); nothing is lost: when the machine is less busy, the same "
+            "command goes on"
+        ) from error
 
 
 @contextmanager
@@ -125,7 +153,7 @@ def _remote_cluster(address: str) -> Iterator[None]:
             address=address,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env={**_runtime_env(), "py_modules": [str(root / package) for package in PACKAGES]},
+            runtime_env={**_runtime_env(REMOTE), "py_modules": [str(root / package) for package in PACKAGES]},
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -146,8 +174,8 @@ def _check_reachable(address: str) -> None:
         raise SettingError(f"there is no Ray cluster to join at {address}: {error.strerror or error}") from error
 
 
-def _runtime_env() -> dict[str, Any]:
-    return {"env_vars": QUIET, "worker_process_setup_hook": pin_address}
+def _runtime_env(more: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"env_vars": {**QUIET, **(more or {})}, "worker_process_setup_hook": pin_address}
 
 
 def pin_address() -> None:
@@ -158,11 +186,11 @@ def pin_address() -> None:
 
 
 def _remove_leftovers() -> None:
-    """Remove the folders of drivers that were killed and could not do so themselves."""
-    for folder in Path("/tmp").glob("sweep-*-*"):
-        pid = folder.name.split("-")[1]
-        is_mine = folder.is_dir() and folder.owner() == getpass.getuser()
-        if pid.isdigit() and is_mine and not Path(f"/proc/{pid}").exists():
+    """Remove the folders of drivers that were killed: those with a lock file of ours that nobody holds any more."""
+    for folder in Path("/tmp").glob(f"{PREFIX}*"):
+        if not (folder / LOCK).is_file() or folder.stat().st_uid != os.getuid():
+            continue
+        with suppress(Timeout), FileLock(folder / LOCK, timeout=0):
             shutil.rmtree(folder, ignore_errors=True)
 
 

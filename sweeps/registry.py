@@ -17,7 +17,7 @@ class NamedSweep:
 
     name: str
     question: str
-    """The question in one sentence, shown by `--list` and above the figure."""
+    """The question in one sentence, shown by `--list` and above the table."""
     varies: str
     """The setting that the sweep varies, or an empty string."""
     presets: dict[str, dict[str, Any]]

@@ -15,29 +15,20 @@ from storage.errors import StorageError
 from storage.files import write_json
 from storage.tracking import Tracker, TrackingError
 from sweeps.dry_run import check_before_start, check_windows
-from sweeps.folder import SweepFolder
+from sweeps.folder import SESSION, SweepFolder
 from sweeps.plan import SweepPlan, machine_cpus
 from sweeps.progress import Progress
+from sweeps.ray_session import RayStartError, ray_session
 from sweeps.recorder import Recorder
 from sweeps.report import Report, make_report
 from sweeps.settings import SettingError
 from sweeps.tables import failed_line
 
-SESSION = "session.json"
-"""Wall time of the last command that ran trials, for `benchmarks.demo_time`."""
-DONE, FAILED, SOME_FAILED, INTERRUPTED = 0, 1, 3, 130
+DONE, FAILED, SOME_FAILED = 0, 1, 3
 
 
 PATIENCE_SECONDS = 15.0
 """A second signal within so many seconds is ignored."""
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or a closed terminal: ends a sweep as Ctrl-C does, with an exit code of its own (128 + the signal)."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.exit_code = 128 + number
 
 
 def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool) -> int:
@@ -49,16 +40,21 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
         skipped = check_windows(plan.trials[0].config, folder.cache)
         if skipped:
             _say(f"{skipped} training documents are shorter than a window of trial.context tokens and are skipped")
+        folder.claim()
         recorder = _make_recorder(plan, folder)
         try:
             recorder.open()
             failures = _run_missing(plan, folder, recorder, address)
             return _finish(plan, folder, recorder, failures, as_json=as_json)
-        except KeyboardInterrupt as interrupt:
-            return _interrupted(folder, recorder, interrupt, fresh=fresh)
+        except KeyboardInterrupt:
+            return _interrupted(folder, recorder, fresh=fresh)
         except TrackingError as error:
             recorder.close("FAILED", str(error))
             raise SettingError(str(error)) from error
+        except RayStartError as error:
+            recorder.close("FAILED", str(error))
+            _say(f"error: {error}")
+            return FAILED
         except BaseException as error:
             recorder.close("FAILED", f"{type(error).__name__}: {error}")
             raise
@@ -80,9 +76,6 @@ def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, addre
     if not missing:
         return {}
     _say(f"{plan.sweep.name}: {len(missing)} trials to run, results in {folder.root}")
-    # Imported here: everything above must be able to say no within a second.
-    from sweeps.ray_session import ray_session
-
     started = time.monotonic()
     with ray_session(address, machine_cpus()) as session:
         _catch_signals()  # ray.init has put its own handler in place
@@ -128,7 +121,7 @@ def _print_report(folder: SweepFolder, recorder: Recorder, report: Report) -> No
     print(f"      then the overlaid curves are at http://127.0.0.1:5000/{recorder.view_path().lstrip('/')}")
 
 
-def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInterrupt, *, fresh: bool) -> int:
+def _interrupted(folder: SweepFolder, recorder: Recorder, *, fresh: bool) -> int:
     recorder.say = _say
     recorder.close("KILLED", "interrupted")
     finished = sum(folder.result(trial) is not None for trial in folder.plan.trials)
@@ -140,7 +133,8 @@ def _interrupted(folder: SweepFolder, recorder: Recorder, interrupt: KeyboardInt
             else "The same command continues."
         )
     )
-    return interrupt.exit_code if isinstance(interrupt, Terminated) else INTERRUPTED
+    # 128 + the signal, as shells have it: 130 for Ctrl-C, 143 for SIGTERM, 129 for a closed terminal.
+    return 128 + _last_number
 
 
 def _catch_signals() -> None:
@@ -148,15 +142,15 @@ def _catch_signals() -> None:
         signal.signal(number, _on_signal)
 
 
-_last_signal = -math.inf
+_last_signal, _last_number = -math.inf, signal.SIGINT.value
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     # What follows ends trials and runs in an orderly way within seconds: a second Ctrl-C must not cut that short.
-    global _last_signal
+    global _last_signal, _last_number
     if time.monotonic() - _last_signal > PATIENCE_SECONDS:
-        _last_signal = time.monotonic()
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+        _last_signal, _last_number = time.monotonic(), number
+        raise KeyboardInterrupt
 
 
 def _short(path: Path) -> str:

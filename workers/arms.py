@@ -14,17 +14,22 @@ class Arm:
     """False: the untouched base is evaluated, no step is made."""
     uses_bank: bool = False
     """True: every step's final states go through the state bank."""
-    needs_state: bool = True
-    """True: a model without recurrent state cannot be used."""
+    settings: tuple[str, ...] = ()
+    """Settings of its own: the value of a setting that a sweep varies is part of the name of the arms that use it."""
 
 
 ARMS = {
     arm.name: arm
     for arm in (
-        Arm("base", "the checkpoint as it is, evaluated only", trains=False, needs_state=False),
-        Arm("zero", "the same steps from zero state: the control", needs_state=False),
-        Arm("random_noise", "initial state from N(0, sigma^2)"),
-        Arm("state_passing", "initial state is another sequence's final state", uses_bank=True),
+        Arm("base", "the checkpoint as it is, evaluated only", trains=False),
+        Arm("zero", "the same steps from zero state: the control"),
+        Arm("random_noise", "initial state from N(0, sigma^2)", settings=("intervention.sigma",)),
+        Arm(
+            "state_passing",
+            "initial state is another sequence's final state",
+            uses_bank=True,
+            settings=("intervention.reset_probability",),
+        ),
     )
 }
 

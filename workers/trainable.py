@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workers.settings import TrialConfig
+from workers.trial_files import FAILURE, PROCESS
 
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from storage.bank.layout import BankLayout
     from workers.context import TrialContext
 
-FAILURE = "failure.txt"
-"""Why the last attempt of a trial failed, in its folder; the next attempt removes it."""
-PROCESS = "process.json"
-"""Which process runs the trial, or ran it last."""
 DRIVER_RESOURCE = "sweep_driver"
 """Custom resource of the node that hosts the drivers of trials with a worker group (see cluster.yaml)."""
 
@@ -79,11 +76,14 @@ def run_trial(config: dict[str, Any]) -> None:
         else:
             _run_worker_group(job)
     except Exception as error:
-        reason = str(error).strip().splitlines()
-        (folder / FAILURE).write_text(
-            f"{type(error).__name__}: {reason[0] if reason else ''}\n\n{traceback.format_exc()}"
-        )
+        (folder / FAILURE).write_text(f"{type(error).__name__}: {_reason(error)}\n\n{traceback.format_exc()}")
         raise
+
+
+def _reason(error: Exception) -> str:
+    """The line that says why: the first, or the last where the first only announces a worker's traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return lines[-1] if lines[0].endswith(":") else lines[0]
 
 
 def _run_here(job: TrialJob) -> None:

@@ -11,14 +11,12 @@ from models.checkpoints import load_checkpoint, save_checkpoint
 from models.interface import RecurrentLanguageModel
 from models.registry import build_model
 from models.shipped import checkpoint_folder
-from models.sizes import Mamba2Dims, dims
 from storage.bank.contract import StateBank
 from storage.bank.layout import BankLayout
 from storage.batch_order import WindowOrder
 from storage.curve_files import write_curve
 from storage.files import write_json
 from storage.token_cache import TokenCache, open_token_cache
-from storage.tokens import tokenizer_named
 from workers.arms import ARMS
 from workers.checkpointing import checkpoint_root, resume_trial, save_trial
 from workers.context import TrialContext
@@ -27,27 +25,15 @@ from workers.evaluations.perplexity import evaluate_splits
 from workers.evaluations.windows import evaluation_splits
 from workers.interventions import InterventionContext, build_intervention
 from workers.settings import FRESH_BASE, TrialConfig
+from workers.shapes import model_dims, vocab_size
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
+from workers.trial_files import HISTORY, MODEL, RESULT
 
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
 
-RESULT = "result.json"
-"""Written last: a trial with this file is finished and never runs again."""
-HISTORY = "history.json"
-MODEL = "model"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def vocab_size(config: TrialConfig) -> int:
-    """Entries of the tokenizer in use."""
-    return tokenizer_named(config.data.tokenizer).vocabulary
-
-
-def model_dims(config: TrialConfig) -> Mamba2Dims:
-    """Dimensions of the trial's model with the vocabulary of its tokenizer."""
-    return dims(config.model.architecture, config.model.size, vocab_size(config))
 
 
 def load_base(config: TrialConfig, device: torch.device) -> RecurrentLanguageModel:

@@ -44,7 +44,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The driver and all it started, the daemons of its Ray cluster included."""
     driver = psutil.Process(process.pid)
     started = driver.create_time()
-    others = [each for each in psutil.process_iter() if each.create_time() >= started and "/sweep-" in _line(each)]
+    others = [each for each in psutil.process_iter() if each.create_time() >= started and "/isweep-" in _line(each)]
     return list({each.pid: each for each in (driver, *driver.children(recursive=True), *others)}.values())
 
 

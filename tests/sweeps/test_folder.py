@@ -20,6 +20,7 @@ def test_the_default_folder_names_sweep_and_identity() -> None:
 
 def test_the_same_sweep_finds_its_folder_again(tmp_path: Path) -> None:
     with SweepFolder(choose_folder(plan(), tmp_path / "out", fresh=False), plan()) as folder:
+        folder.claim()
         first = folder.sweep_id
     with SweepFolder(choose_folder(plan(), tmp_path / "out", fresh=False), plan()) as folder:
         assert folder.sweep_id == first
@@ -27,16 +28,18 @@ def test_the_same_sweep_finds_its_folder_again(tmp_path: Path) -> None:
 
 def test_fresh_stands_beside_what_is_there(tmp_path: Path) -> None:
     with SweepFolder(tmp_path / "out", plan()) as folder:
+        folder.claim()
         first = folder.sweep_id
     beside = choose_folder(plan(), tmp_path / "out", fresh=True)
     assert beside == tmp_path / "out-2"
     with SweepFolder(beside, plan()) as folder:
+        folder.claim()
         assert folder.sweep_id != first
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
-    with SweepFolder(tmp_path / "out", plan()):
-        pass
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        folder.claim()
     with pytest.raises(SettingError, match="with other settings"):
         choose_folder(plan("trial.steps=5"), tmp_path / "out", fresh=False)
 
@@ -83,3 +86,28 @@ def test_only_a_whole_result_of_the_same_trial_counts_as_finished(tmp_path: Path
         for damaged in ('{"identity"', "[]", json.dumps({"identity": trial.identity})):
             (place / "result.json").write_text(damaged)
             assert folder.result(trial) is None
+
+
+def test_a_mistake_leaves_the_folder_free_for_other_settings(tmp_path: Path) -> None:
+    with SweepFolder(tmp_path / "out", plan()):
+        pass  # ended before the folder was claimed, as when the text is too short
+    assert choose_folder(plan("trial.steps=5"), tmp_path / "out", fresh=False) == tmp_path / "out"
+
+
+@pytest.mark.parametrize("name", ["tune", "trials", "report"])
+def test_a_folder_with_familiar_names_is_not_taken_for_a_sweep(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(SettingError, match="not a sweep"):
+        choose_folder(plan(), tmp_path, fresh=False)
+
+
+def test_a_damaged_plan_does_not_open_the_folder_to_another_sweep(tmp_path: Path) -> None:
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        folder.claim()
+        place = folder.trial(plan().trials[0])
+        place.mkdir(parents=True)
+        (place / "result.json").write_text(json.dumps({"identity": plan().trials[0].identity}))
+    (tmp_path / "out" / "sweep.json").write_text("damaged")
+    assert choose_folder(plan(), tmp_path / "out", fresh=False) == tmp_path / "out"
+    with pytest.raises(SettingError, match="not a sweep"):
+        choose_folder(plan("trial.steps=5"), tmp_path / "out", fresh=False)

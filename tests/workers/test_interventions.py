@@ -1,6 +1,4 @@
-"""The contract of interventions, and what each of the four arms promises beyond it."""
-
-from collections.abc import Callable
+"""The contract of interventions, and what each arm promises beyond it."""
 
 import numpy as np
 import pytest
@@ -134,9 +132,6 @@ def test_the_passed_state_moves_the_loss_gradient_but_takes_none() -> None:
         gradients.append(decay.clone())
     assert not torch.allclose(gradients[0], gradients[1])
     assert all(not part.requires_grad for layer in states[1] or [] for part in layer.values())
-
-
-Maker = Callable[..., Intervention]
 
 
 def test_base_has_no_intervention() -> None:

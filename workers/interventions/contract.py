@@ -30,7 +30,7 @@ class InterventionContext:
 
 
 class Intervention(ABC):
-    """One way to draw initial states (contract 3). Rows are global row numbers, int64, in 0..G-1."""
+    """One way to draw initial states. Rows are global row numbers, int64, in 0..G-1."""
 
     @abstractmethod
     def initial_state(self, step: int, rows: np.ndarray) -> State | None:

@@ -1,0 +1,15 @@
+"""How large a trial's model is, with the vocabulary of its tokenizer. Imports no torch: the planner asks too."""
+
+from models.sizes import Mamba2Dims, dims
+from storage.tokens import tokenizer_named
+from workers.settings import TrialConfig
+
+
+def vocab_size(config: TrialConfig) -> int:
+    """Entries of the tokenizer in use."""
+    return tokenizer_named(config.data.tokenizer).vocabulary
+
+
+def model_dims(config: TrialConfig) -> Mamba2Dims:
+    """Dimensions of the trial's model."""
+    return dims(config.model.architecture, config.model.size, vocab_size(config))

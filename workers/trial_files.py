@@ -1,0 +1,12 @@
+"""Names of the files in a trial's folder."""
+
+RESULT = "result.json"
+"""Written last: a trial with this file is finished and never runs again."""
+HISTORY = "history.json"
+"""One entry per step."""
+MODEL = "model"
+"""Folder of the trained model."""
+FAILURE = "failure.txt"
+"""Why the last attempt failed; the next attempt removes it."""
+PROCESS = "process.json"
+"""Which process runs the trial, or ran it last."""
