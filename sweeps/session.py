@@ -25,8 +25,6 @@ from sweeps.settings import SettingError
 from sweeps.tables import failed_line
 
 DONE, FAILED, SOME_FAILED = 0, 1, 3
-
-
 PATIENCE_SECONDS = 15.0
 """A second signal within so many seconds is ignored."""
 
@@ -138,8 +136,11 @@ def _interrupted(folder: SweepFolder, recorder: Recorder, *, fresh: bool) -> int
 
 
 def _catch_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _on_signal)
+    signal.signal(signal.SIGINT, _on_signal)
+    signal.signal(signal.SIGTERM, _on_signal)
+    # `nohup` has it ignored: there a closed terminal must not end the sweep.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _on_signal)
 
 
 _last_signal, _last_number = -math.inf, signal.SIGINT.value
