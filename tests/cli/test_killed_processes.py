@@ -15,7 +15,7 @@ from tests.cli.command_line import environment, small_sweep
 from tests.cli.stores import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
-STEPS = 400
+STEPS = 150
 SWEEP = small_sweep("--out", "out", "--set", "sweep.values=0.1", "--set", f"trial.steps={STEPS}")
 
 
