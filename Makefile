@@ -4,9 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q --durations=15 $(PYTEST_FLAGS)
-# These run in a pytest process of their own: they start clusters and command lines of their own, and two
+# Each of these runs in a pytest process of its own: they start clusters and command lines of their own, and two
 # Ray clusters in one process tree would find each other.
-APART := $(wildcard tests/cli)
+APART := tests/multinode tests/cli
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow lint types format venv cluster-code clean
@@ -19,7 +19,7 @@ demo: venv  ## install, then run the noise_scale sweep (further flags: make demo
 
 test: venv  ## install, then run the default tests
 	$(PYTEST) tests $(addprefix --ignore=,$(APART))
-	$(PYTEST) tests/cli
+	set -e; for suite in $(APART); do $(PYTEST) $$suite; done
 
 slow: venv  ## the slow tests: each suite that starts processes of its own by itself, one after the other
 	$(PYTEST) tests $(addprefix --ignore=,$(APART)) -m "slow and not gpu"

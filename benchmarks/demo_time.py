@@ -1,4 +1,4 @@
-"""Where the time of a finished sweep went: loading, training and evaluation of each trial, from its own records.
+"""Where the time of a finished sweep went: training, evaluation and checkpoints of each trial, from its own records.
 
 python -m benchmarks.demo_time runs/noise_scale-1234abcd
 """
@@ -28,12 +28,15 @@ def main() -> None:
                 labels[result["identity"]],
                 f"{seconds['training']:.1f} s",
                 f"{seconds['evaluation']:.1f} s",
+                f"{seconds['checkpoints']:.2f} s",
                 f"{total:.1f} s",
                 f"{seconds['training'] / total:.0%}",
                 f"{seconds['evaluation'] / total:.0%}",
+                f"{seconds['checkpoints'] / total:.1%}",
             ]
         )
-    print(table(["trial", "training", "evaluation", "in all", "training share", "evaluation share"], rows))
+    columns = ["trial", "training", "evaluation", "checkpoints", "in all"]
+    print(table([*columns, "training share", "evaluation share", "checkpoint share"], rows))
     wall = json.loads((folder / "session.json").read_text())
     print(f"Wall time of the last run: {wall['seconds']:.0f} s, {wall['trials']} trials, {wall['at_once']} at once.")
 

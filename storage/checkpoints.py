@@ -2,14 +2,20 @@
 
 A checkpoint is written into `step-N.partial`, gets its manifest and is then renamed. Whatever dies in between leaves
 the previous checkpoint as the newest whole one. This module knows nothing of what is inside.
+
+A checkpoint has an identity, whose it is, and a layout: settings by name, such as the number of workers, that decide
+how its files are cut. Only the same settings can go on from it; others are an error, never a new start in silence.
 """
 
 import hashlib
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from storage.errors import StorageError
 from storage.files import write_json
 
 log = logging.getLogger(__name__)
@@ -24,11 +30,11 @@ def partial_folder(root: Path, step: int) -> Path:
     return root / f"step-{step:08d}.partial"
 
 
-def publish(root: Path, step: int, identity: str) -> Path:
+def publish(root: Path, step: int, identity: str, layout: Mapping[str, int]) -> Path:
     """Hash what lies in the partial folder, write the manifest, rename, and drop older checkpoints."""
     partial = partial_folder(root, step)
     files = {str(path.relative_to(partial)): _sha256(path) for path in _files(partial)}
-    write_json(partial / MANIFEST, {"step": step, "identity": identity, "files": files})
+    write_json(partial / MANIFEST, {"step": step, "identity": identity, "layout": dict(layout), "files": files})
     final = root / f"step-{step:08d}"
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
@@ -37,14 +43,47 @@ def publish(root: Path, step: int, identity: str) -> Path:
     return final
 
 
-def newest_whole(root: Path, identity: str) -> tuple[int, Path] | None:
-    """(step, folder) of the newest checkpoint that matches its manifest; damaged ones only cause a warning."""
+def newest_whole(root: Path, identity: str, layout: Mapping[str, int]) -> tuple[int, Path] | None:
+    """(step, folder) of the newest checkpoint that matches its manifest; damaged ones only cause a warning.
+
+    Raises:
+        StorageError: it was written with another layout.
+    """
     for name in sorted(_whole_names(root), reverse=True):
         problem = _problem(root / name, identity)
         if problem is None:
+            _check_layout(root, _manifest(root / name), layout)
             return int(name.removeprefix("step-")), root / name
         log.warning("checkpoint %s is refused (%s); the one before it is tried", root / name, problem)
     return None
+
+
+def check_newest_layout(root: Path, identity: str, layout: Mapping[str, int]) -> None:
+    """Raise StorageError when `newest_whole` would; reads the newest manifest alone, so damage is not seen."""
+    for name in sorted(_whole_names(root), reverse=True):
+        try:
+            manifest = _manifest(root / name)
+        except (OSError, ValueError):
+            continue
+        if manifest["identity"] == identity:
+            _check_layout(root, manifest, layout)
+            return
+
+
+def _check_layout(root: Path, manifest: dict[str, Any], layout: Mapping[str, int]) -> None:
+    written = manifest["layout"]
+    if written != layout:
+        differ = [name for name in layout if written.get(name) != layout[name]]
+        was, now = (", ".join(f"{name}={values.get(name)}" for name in differ) for values in (written, layout))
+        raise StorageError(
+            f"the checkpoint of step {manifest['step']} in {root} was written with {was}, and only that can "
+            f"go on from it, not {now}; write {was}"
+        )
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    return manifest
 
 
 def _whole_names(root: Path) -> list[str]:
@@ -53,7 +92,7 @@ def _whole_names(root: Path) -> list[str]:
 
 def _problem(folder: Path, identity: str) -> str | None:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = _manifest(folder)
     except (OSError, ValueError) as error:
         return f"its manifest cannot be read: {error}"
     if manifest["identity"] != identity:

@@ -36,18 +36,19 @@ class DataSettings:
 class BankSettings:
     """The state bank: how many shards, what goes through it, and the precision on the wire."""
 
-    shards: int = 1
-    """Number of Ray actors that hold the bank. Results do not depend on it."""
-    mode: str = "everything"
-    """`everything`: each step's states go through the bank."""
+    shards: int = 0
+    """Number of Ray actors that hold the bank; 0: one for each worker. Results do not depend on it."""
+    mode: str = "auto"
+    """`everything`: each step's states go through the bank; `resident`: rows stay with their worker, and the bank takes
+    what crosses workers or outlives them; `auto`: by the bytes of a step's states. Results do not depend on it."""
     wire_dtype: str = "fp32"
     """`fp32` or `bf16`: precision of states on their way to and from the bank. Part of the identity."""
 
     def __post_init__(self) -> None:
-        if self.shards < 1:
-            raise ValueError(f"bank.shards is {self.shards}; write a whole number of at least 1")
-        if self.mode != "everything":
-            raise ValueError(f"bank.mode is {self.mode!r}; the only mode is 'everything'")
+        if self.shards < 0:
+            raise ValueError(f"bank.shards is {self.shards}; write a whole number, or 0 for one shard per worker")
+        if self.mode not in ("auto", "everything", "resident"):
+            raise ValueError(f"bank.mode is {self.mode!r}; write 'auto', 'everything' or 'resident'")
         if self.wire_dtype not in ("fp32", "bf16"):
             raise ValueError(f"bank.wire_dtype is {self.wire_dtype!r}; write 'fp32' or 'bf16'")
 

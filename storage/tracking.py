@@ -83,7 +83,7 @@ class Tracker:
 
         return self._store.write(open_once)
 
-    def log_training(self, run: TrackedRun, history: Sequence[Mapping[str, float]]) -> int:
+    def log_training(self, run: TrackedRun, history: Sequence[Mapping[str, float | None]]) -> int:
         """Log the trial's whole history so far; return how many of its values are not finite (left out, tagged).
 
         Each entry has the key `step` beside its metrics. Only steps beyond the last one logged are written, so the

@@ -7,7 +7,7 @@ they are counted instead, and the callers write the count as a tag.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from storage.curves import Curve
@@ -48,15 +48,15 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def training_points(history: Iterable[Mapping[str, float]]) -> tuple[list[Point], int]:
+def training_points(history: Iterable[Mapping[str, float | None]]) -> tuple[list[Point], int]:
     """(points with the prefix `train/` in the order of steps, number of non-finite values left out).
 
-    Each entry of `history` has the key `step` (optimiser step) beside its metrics. Steps that occur twice (a resumed
-    trial repeats some) count once, with the later entry.
+    Each entry of `history` has the key `step` (optimiser step) beside its metrics; `None` stands for a value that was
+    not finite. Steps that occur twice (a resumed trial repeats some) count once, with the later entry.
     """
-    by_step = {int(entry["step"]): entry for entry in history}
+    by_step = {int(cast(float, entry["step"])): entry for entry in history}
     every = [
-        Point(f"train/{name}", float(value), step)
+        Point(f"train/{name}", math.nan if value is None else float(value), step)
         for step, entry in sorted(by_step.items())
         for name, value in entry.items()
         if name != "step"

@@ -22,7 +22,7 @@ def expected_seconds(config: TrialConfig, parameters: int) -> float:
     seconds = START_SECONDS + slower * windows * config.eval.length / EVALUATION_TOKENS_PER_SECOND
     if ARMS[config.arm].trains:
         trial = config.trial
-        seconds += slower * trial.steps * trial.rows * trial.context / TRAINING_TOKENS_PER_SECOND
+        seconds += slower * trial.steps * config.batch_rows * config.window / TRAINING_TOKENS_PER_SECOND
         if config.eval.every:
             evaluations = trial.steps // config.eval.every
             tokens = evaluations * config.eval.select_windows * config.eval.length

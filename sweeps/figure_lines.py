@@ -1,7 +1,8 @@
 """What the figures draw: one line per arm with its colour, dash and band. No plotting library at import.
 
 Colours are safe for colour-blind readers: black, grey and the Okabe-Ito palette for named arms, the sequential map
-viridis (dark = small value) without its palest end for a swept value, so the order of the values shows.
+viridis (dark = small value) without its palest end for a swept value, so the order of the values shows. Related arms
+share a colour and differ in their dashes: independent noise is blue, correlated noise green, passed states vermilion.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +15,26 @@ from storage.curves import Curve
 from sweeps.statistics import Floats, pool, ppl_band
 from sweeps.tables import ArmResult, best_label, by_label
 
-Dash = Literal["solid", "dash", "dot"]
+Dash = Literal["solid", "dash", "dot", "dashdot", "longdash"]
 
 _NAMED: dict[str, tuple[str, Dash, float]] = {
     "base": ("#000000", "solid", 2.6),
     "zero": ("#7f7f7f", "dash", 2.6),
+    "longer_context": ("#56B4E9", "dashdot", 2.6),
+    "random_noise": ("#0072B2", "dash", 2.2),
+    "fitted_noise": ("#0072B2", "solid", 2.2),
+    "correlated_noise head": ("#009E73", "dot", 2.2),
+    "correlated_noise layer": ("#009E73", "dash", 2.2),
+    "correlated_noise all": ("#009E73", "solid", 2.2),
     "state_passing": ("#D55E00", "solid", 3.2),
+    "shuffled_entries": ("#D55E00", "dot", 2.2),
+    "mixture": ("#D55E00", "dashdot", 2.2),
+    "tbtt": ("#CC79A7", "solid", 2.6),
+    "reservoir": ("#E69F00", "solid", 2.6),
 }
-_OTHERS = ("#0072B2", "#CC79A7", "#56B4E9", "#009E73", "#E69F00", "#F0E442")
+"""By label, or by arm for all its labels."""
+_OTHERS = ("#F0E442", "#CC79A7", "#E69F00", "#0072B2", "#009E73", "#56B4E9")
+_OTHER_DASHES: tuple[Dash, ...] = ("longdash", "dot", "dashdot")
 _BANDED_ARMS = ("base", "state_passing")
 TOKENS_PER_POINT = 512
 """A drawn point rests on at least so many tokens, over all windows."""
@@ -70,15 +83,17 @@ def styles(arms: Iterable[Labelled]) -> dict[str, Style]:
 
     first = {entry.label: entry for entry in reversed(list(arms))}
     swept = [label for _, label in sorted((e.value, label) for label, e in first.items() if e.value is not None)]
-    others = iter(_OTHERS * len(first))
+    others = iter([(color, dash, 2.2) for dash in _OTHER_DASHES for color in _OTHERS] * len(first))
     found: dict[str, Style] = {}
     for label, entry in first.items():
         if entry.value is not None:
             shade = 0.05 + 0.83 * swept.index(label) / max(len(swept) - 1, 1)
             found[label] = Style(to_hex(colormaps["viridis"](shade)), "solid", 1.8)
         else:
-            color, dash, width = _NAMED.get(entry.arm) or (next(others), "dot", 2.2)
-            found[label] = Style(color, dash, width)
+            named = _NAMED.get(label) or _NAMED.get(entry.arm)
+            style = Style(*named) if named else None
+            # A second label of one arm, such as another length of `longer_context`, must not look like the first.
+            found[label] = style if style and style not in found.values() else Style(*next(others))
     return found
 
 

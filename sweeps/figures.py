@@ -28,7 +28,13 @@ _LOOK: dict[Any, Any] = {
     "legend.handlelength": 2.6,
     "legend.fontsize": 16,
 }
-_DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5))}
+_DASHES: dict[str, Any] = {
+    "solid": "-",
+    "dash": (0, (5, 2)),
+    "dot": (0, (1, 1.5)),
+    "dashdot": (0, (5, 1.5, 1, 1.5)),
+    "longdash": (0, (9, 2)),
+}
 
 
 def write_figures(folder: Path, results: Sequence[ArmResult], title: str, value_name: str = "sigma") -> list[Path]:

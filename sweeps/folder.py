@@ -3,7 +3,8 @@
 import itertools
 import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -77,6 +78,8 @@ class SweepFolder:
 
     root: Path
     plan: SweepPlan
+    _whole: dict[str, tuple[tuple[str, int, int], ...]] = field(default_factory=dict, init=False, repr=False)
+    """By identity, the files of the finished trials that were found whole: name, time and size of each."""
 
     def __enter__(self) -> Self:
         try:
@@ -131,20 +134,42 @@ class SweepFolder:
         if result is None or result.get("identity") != trial.identity:
             return None
         try:
-            self.curves(trial, result)
-            self.history(trial)
+            stamp = self._stamp(trial, result)
+            if self._whole.get(trial.identity) != stamp:
+                self.curves(trial, result)
+                self.history(trial)
+                self._whole[trial.identity] = stamp
         except (OSError, ValueError, KeyError, AttributeError):
             # Damaged since: the trial runs again.
             return None
         return result
 
+    def _stamp(self, trial: PlannedTrial, result: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
+        """Name, time and size of each file of a finished trial: while they stay, what was read of them stays true."""
+        files = [(name, (self.trial(trial) / name).stat()) for name in (RESULT, HISTORY, *result["curves"].values())]
+        return tuple((name, found.st_mtime_ns, found.st_size) for name, found in files)
+
+    def check_documents(self, report_documents: Sequence[str]) -> None:
+        """Raise SettingError when finished trials were measured on the same text under other names of documents."""
+        for trial in self.plan.trials:
+            result = self.result(trial)
+            if result is None:
+                continue
+            kept = self.curves(trial, result)["report"].document_ids
+            other = next(((old, new) for old, new in zip(kept, report_documents, strict=True) if old != new), None)
+            if other:
+                raise SettingError(
+                    f"the finished trials in {self.root} were measured on {other[0]!r}, which is now called "
+                    f"{other[1]!r}: give the files of data.files their old names back, or start anew with --fresh"
+                )
+
     def curves(self, trial: PlannedTrial, result: dict[str, Any]) -> dict[str, Curve]:
         """The curves of a finished trial by split. Raises StorageError when one is damaged."""
         return {split: read_curve(self.trial(trial) / name) for split, name in result["curves"].items()}
 
-    def history(self, trial: PlannedTrial) -> list[dict[str, float]]:
-        """One entry per step of a finished trial."""
-        entries: list[dict[str, float]] = json.loads((self.trial(trial) / HISTORY).read_text())
+    def history(self, trial: PlannedTrial) -> list[dict[str, float | None]]:
+        """One entry per step of a finished trial; None stands for a value that was not finite."""
+        entries: list[dict[str, float | None]] = json.loads((self.trial(trial) / HISTORY).read_text())
         return entries
 
     def failure(self, trial: PlannedTrial) -> str | None:

@@ -1,8 +1,6 @@
 """The plan of a sweep: its trials with identity, needs and expected time, known before anything heavy is imported."""
 
 import hashlib
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from storage.tokens import check_tokenizer
 from sweeps.expected_time import expected_seconds
 from sweeps.registry import NamedSweep, get_sweep
 from sweeps.settings import SettingError, Settings, build_settings
-from workers.arms import ARMS
+from workers.arms import ARMS, check_arm
+from workers.bank_plan import BankPlan, plan_bank
 from workers.settings import FRESH_BASE, TrialConfig, trial_identity
 from workers.shapes import model_dims
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +26,7 @@ class ArmName:
     """What trials share that differ in the seed only: a row of the table, a line of the figure."""
 
     label: str
-    """For example `random_noise 0.03`."""
+    """The arm, the values that always belong to its name, and the swept one: for example `random_noise 0.03`."""
     arm: str
     value: float | None
     """The value that the sweep varies, where the arm uses it."""
@@ -61,12 +58,9 @@ class PlannedTrial:
         return self.config.trial.workers * self.config.trial.threads
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of passed state that go to the bank in one step; 0 for an arm that uses no bank."""
-        if not ARMS[self.config.arm].uses_bank:
-            return 0
-        elements = self.dims.state_elements()
-        return self.config.trial.rows * FLOAT_BYTES * sum(elements[part] for part in self.config.intervention.parts)
+    def bank(self) -> BankPlan | None:
+        """What it asks of the state bank; None for an arm that uses none."""
+        return plan_bank(self.config)
 
     @property
     def expected_seconds(self) -> float:
@@ -82,7 +76,7 @@ class PlannedTrial:
             "identity": self.identity,
             "config": self.config.to_dict(),
             "resources": {"workers": self.config.trial.workers, "cpus": self.cpus},
-            "state_bytes_per_step": self.state_bytes,
+            "bank": self.bank.as_json() if self.bank else None,
             "expected_seconds": round(self.expected_seconds, 1),
         }
 
@@ -107,18 +101,12 @@ class SweepPlan:
         """`runs/<sweep>-<identity8>`."""
         return Path("runs") / f"{self.sweep.name}-{self.identity[:8]}"
 
-    def concurrency(self, cpus: int) -> int:
-        """Trials that run at once on so many CPUs."""
-        return max(1, cpus // max(trial.cpus for trial in self.trials))
-
-
-def machine_cpus() -> int:
-    """CPUs that this process may use, by affinity and by the quota of its control group."""
-    cpus = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cpus = max(1, min(cpus, int(quota) // int(period)))
-    return cpus
+    def concurrency(self, cpus: int, gpus: int = 0) -> int:
+        """Trials that run at once on so many CPUs and GPUs."""
+        at_once = cpus // max(trial.cpus for trial in self.trials)
+        if gpus and self.settings.trial.device != "cpu":
+            at_once = min(at_once, gpus // self.settings.trial.workers)
+        return max(1, at_once)
 
 
 def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> SweepPlan:
@@ -128,9 +116,10 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> Swe
         raise SettingError(f"the sweep {name} has no preset {preset!r}; it has {', '.join(sweep.presets)}")
     if seeds < 1:
         raise SettingError(f"--seeds is {seeds}; write a whole number of at least 1")
-    settings = build_settings(sweep.presets[preset], assignments, sweep.varies)
+    settings = build_settings(sweep.presets[preset], assignments, sweep.varies, sweep.fixed)
     if settings.sweep.values and not sweep.varies:
         raise SettingError(f"sweep.values is set, but the sweep {name} varies no value; leave it out")
+    _check_chosen_arms(sweep, settings.sweep.arms)
     first = settings.trial.seed
     try:
         configs = sweep.trials(settings, list(range(first, first + seeds)))
@@ -157,6 +146,18 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> Swe
     return SweepPlan(sweep=sweep, preset=preset, settings=settings, trials=trials)
 
 
+def _check_chosen_arms(sweep: NamedSweep, chosen: tuple[str, ...]) -> None:
+    if chosen and not sweep.arms:
+        raise SettingError(f"sweep.arms is set, but the sweep {sweep.name} has no choice of arms; leave it out")
+    for arm in chosen:
+        try:
+            check_arm(arm, sweep.arms)
+        except ValueError as error:
+            raise SettingError(f"sweep.arms: {error}") from error
+    if len(set(chosen)) != len(chosen):
+        raise SettingError(f"sweep.arms has an arm twice: {', '.join(chosen)}; write each once")
+
+
 def _content_hashes(config: TrialConfig) -> tuple[str, str]:
     """Content hashes of base and text, after checking that both fit."""
     check_files(config.data)
@@ -170,26 +171,26 @@ def _content_hashes(config: TrialConfig) -> tuple[str, str]:
 
 
 def arm_name(config: TrialConfig, varies: str) -> ArmName:
-    """The arm, with the value that the sweep varies where the arm uses it."""
-    if varies in ARMS[config.arm].settings:
-        group, name = varies.split(".")
-        value = getattr(getattr(config, group), name)
-        return ArmName(label=f"{config.arm} {value:.12g}", arm=config.arm, value=value)
-    return ArmName(label=config.arm, arm=config.arm, value=None)
+    """The arm, with the values that belong to its name and the one that the sweep varies, where the arm uses it."""
+    arms = (ARMS[config.arm], *config.drawing_arms)
+    named = list(ARMS[config.arm].variant)
+    group, _, name = varies.partition(".")
+    is_swept = group == "intervention" and any(name in arm.settings for arm in arms)
+    if is_swept and name not in named:
+        named.append(name)
+    words = [config.arm, *(_word(getattr(config.intervention, setting)) for setting in named)]
+    value = getattr(config.intervention, name) if is_swept else None
+    return ArmName(label=" ".join(words), arm=config.arm, value=value)
+
+
+def _word(value: object) -> str:
+    """A setting's value as part of a name: `0.03`, `head`, `zero+state_passing`."""
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def trial_label(config: TrialConfig, varies: str, *, several_seeds: bool) -> str:
     """The arm's label, and the seed where there are several and the arm trains."""
     label = arm_name(config, varies).label
     return f"{label} seed {config.trial.seed}" if several_seeds and ARMS[config.arm].trains else label
-
-
-def check_resources(plan: SweepPlan, cpus: int, where: str) -> None:
-    """Raise SettingError when a trial asks for more CPUs than there are: it would wait for ever."""
-    for trial in plan.trials:
-        if trial.cpus > cpus:
-            settings = trial.config.trial
-            raise SettingError(
-                f"{trial.label} asks for {trial.cpus} CPUs (trial.workers={settings.workers} x "
-                f"trial.threads={settings.threads}), but {where} has {cpus}; lower trial.workers or trial.threads"
-            )

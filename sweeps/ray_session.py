@@ -35,6 +35,8 @@ QUIET = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # The old reporter of Tune can be silenced, the new one prints every error.
     "RAY_AIR_NEW_OUTPUT": "0",
+    # Ray prints what it thinks of a dead worker on standard output, among our results; the sweep says it in one line.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
     "DO_NOT_TRACK": "true",

@@ -27,7 +27,7 @@ class Recorder:
         self.trouble: str | None = None
         self.styles = styles(one.arm for one in folder.plan.trials)
         self.runs: dict[str, TrackedRun] = {}
-        self.histories: dict[str, list[dict[str, float]]] = {}
+        self.histories: dict[str, list[dict[str, float | None]]] = {}
         self.failures: dict[str, str] = {}
 
     def open(self) -> None:
@@ -46,7 +46,7 @@ class Recorder:
         self.histories[trial.identity] = []
         self._try(lambda: self._run(trial))
 
-    def progressed(self, trial: PlannedTrial, history: Sequence[dict[str, float]]) -> None:
+    def progressed(self, trial: PlannedTrial, history: Sequence[dict[str, float | None]]) -> None:
         """Keep what a trial reported; it is written when the trial ends."""
         self.histories.setdefault(trial.identity, []).extend(history)
 
@@ -104,7 +104,7 @@ class Recorder:
                 trial.label,
                 trial.identity,
                 trial.config.arm,
-                trial.config.to_dict(),
+                _parameters(trial),
                 color=self.styles[trial.arm.label].color,
             )
         return self.runs[trial.identity]
@@ -120,3 +120,11 @@ class Recorder:
             self.trouble = str(error)
         else:
             self.trouble = None
+
+
+def _parameters(trial: PlannedTrial) -> dict[str, Any]:
+    """The trial's settings, those of the state bank as they were resolved."""
+    values = trial.config.to_dict()
+    if trial.bank is not None:
+        values["bank"] |= {"mode": trial.bank.mode, "shards": trial.bank.shards}
+    return values

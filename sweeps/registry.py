@@ -8,7 +8,7 @@ from typing import Any
 from sweeps.settings import SettingError, Settings, nearest
 from workers.settings import TrialConfig
 
-NAMES = ("noise_scale", "demo_base")
+NAMES = ("noise_scale", "interventions", "demo_base")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,10 @@ class NamedSweep:
     """Settings that differ from the defaults, for `demo` (minutes on a laptop) and `paper` (GPUs)."""
     trials: Callable[[Settings, list[int]], list[TrialConfig]]
     """(settings, seeds) -> the trials, in the order of the table."""
+    fixed: tuple[str, ...] = ()
+    """Settings that the sweep gives its trials itself, one or more values of each."""
+    arms: tuple[str, ...] = ()
+    """The arms that `sweep.arms` may choose from; none: the sweep has no such choice."""
 
 
 def get_sweep(name: str) -> NamedSweep:

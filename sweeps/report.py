@@ -9,6 +9,7 @@ from sweeps.figures import write_figures
 from sweeps.folder import SweepFolder
 from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.tables import ArmResult, FailedTrial
+from sweeps.terminal_table import rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,7 @@ class Report:
 
     def table(self) -> "Table":
         """For the terminal."""
-        return tables.rich_table(self.rows, self.title)
+        return rich_table(self.rows, self.title)
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""

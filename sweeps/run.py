@@ -6,6 +6,7 @@ stdout carries results, stderr carries progress and errors.
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from sweeps.settings import SettingError
 if TYPE_CHECKING:
     from sweeps.plan import SweepPlan
 
+READER_GONE = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
@@ -48,6 +50,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read the output, `head` for one, has gone. Python would try to flush once more as it ends, and say so.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+
+
+def _main(arguments: list[str] | None) -> int:
     flags = parser()
     given = flags.parse_args(arguments)
     try:
@@ -83,11 +96,12 @@ def _show_list(*, as_json: bool) -> int:
 
 
 def _show_plan(plan: "SweepPlan", given: argparse.Namespace) -> int:
-    from sweeps.dry_run import check_before_start, check_windows_aside, print_plan
+    from sweeps.dry_run import check_before_start, print_plan
     from sweeps.folder import plan_as_json
+    from sweeps.windows import check_windows_aside
 
     folder = check_before_start(plan, given.out, given.address, fresh=given.fresh)
-    check_windows_aside(plan.trials[0].config)
+    check_windows_aside([trial.config for trial in plan.trials])
     if given.json:
         print(json.dumps(plan_as_json(plan), indent=2))
     else:

@@ -14,15 +14,17 @@ from rich.console import Console
 from storage.errors import StorageError
 from storage.files import write_json
 from storage.tracking import Tracker, TrackingError
-from sweeps.dry_run import check_before_start, check_windows
+from sweeps.dry_run import check_before_start
 from sweeps.folder import SESSION, SweepFolder
-from sweeps.plan import SweepPlan, machine_cpus
+from sweeps.machine import machine_cpus
+from sweeps.plan import SweepPlan
 from sweeps.progress import Progress
 from sweeps.ray_session import RayStartError, ray_session
 from sweeps.recorder import Recorder
 from sweeps.report import Report, make_report
 from sweeps.settings import SettingError
 from sweeps.tables import failed_line
+from sweeps.windows import check_windows
 
 DONE, FAILED, SOME_FAILED = 0, 1, 3
 PATIENCE_SECONDS = 15.0
@@ -35,9 +37,10 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
     _catch_signals()
     root = check_before_start(plan, out, address, fresh=fresh)
     with SweepFolder(root, plan) as folder:
-        skipped = check_windows(plan.trials[0].config, folder.cache)
-        if skipped:
-            _say(f"{skipped} training documents are shorter than a window of trial.context tokens and are skipped")
+        windows = check_windows([trial.config for trial in plan.trials], folder.cache)
+        folder.check_documents(windows.report_documents)
+        if windows.skipped:
+            _say(f"{windows.skipped} training documents are shorter than the longest training window and are skipped")
         folder.claim()
         recorder = _make_recorder(plan, folder)
         try:

@@ -37,6 +37,8 @@ class SweepSettings:
 
     values: tuple[float, ...] = ()
     """Values of the setting that the sweep varies; empty: the sweep's own list."""
+    arms: tuple[str, ...] = ()
+    """Arms to run, of those the sweep has; empty: all of them. The base and the control always run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +77,21 @@ def nearest(name: str, known: list[str]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
 
 
-def build_settings(preset: dict[str, Any], assignments: list[str], varies: str) -> Settings:
+def build_settings(
+    preset: dict[str, Any], assignments: list[str], varies: str, fixed: tuple[str, ...] = ()
+) -> Settings:
     """Settings from a preset's values and the `--set` assignments, which win.
 
-    `varies` is the setting that the sweep itself varies. Paths become absolute. Raises SettingError.
+    `varies` is the setting that the sweep itself varies, `fixed` are those it gives its trials itself. Paths become
+    absolute. Raises SettingError.
     """
     values = dict(preset)
     for assignment in assignments:
         key, text = _split(assignment)
         if key == varies:
             raise SettingError(f"{key} is what this sweep varies; write --set sweep.values=... instead")
+        if key in fixed:
+            raise SettingError(f"{key} is what this sweep gives its trials itself; leave it out")
         values[key] = parse_value(key, text)
     groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
     for key, value in values.items():

@@ -107,9 +107,11 @@ def length_generalization(
     some lower bound is above 0 or some PPL(t) is not finite; otherwise the data leave it `undecided`. The bounds
     hold for all bins at once (bootstrap over documents, largest standardised deviation). t* is taken from `select`,
     so that the luck of the draw that makes a bin the lowest does not enter; without it from the curve itself, which
-    leans towards `fails`.
+    leans towards `fails`. Windows no longer than the training context leave it `undecided`.
     `tolerance_percent` lets PPL(t) lie that much above p* and still count as not above it.
     """
+    if curve.length <= curve.train_length:
+        return "undecided"
     best = lowest_bin(select if select is not None else curve)
     nll_DK, count_DK = _by_document(curve, curve.nll_sum), _by_document(curve, curve.count)
     if len(nll_DK) < 2 or best + 1 >= nll_DK.shape[1]:

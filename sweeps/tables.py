@@ -1,8 +1,9 @@
-"""The summary of a sweep: one row per arm, failed trials below, as a terminal table, Markdown, CSV or JSON.
+"""The summary of a sweep: one row per arm, failed trials below, as Markdown, CSV or JSON (`terminal_table` prints it).
 
 Perplexities are of the `report` split; over seeds they are exp of the mean log perplexity. Differences are in per
 cent of perplexity at 4K-8K, with 95 % intervals: over seeds where an arm has several, otherwise over documents. The
-best swept value is the one with the lowest PPL@8K on the `select` split; its row shows the `report` split as any other.
+best swept value is the one with the lowest PPL@8K on the `select` split, of those without a failed seed; its row shows
+the `report` split as any other.
 """
 
 import csv
@@ -12,21 +13,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storage.curves import RANGE_8K, Curve
 from storage.files import write_text
 from sweeps.statistics import Interval, length_generalization, paired_difference, pool, seed_difference
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 Row = dict[str, Any]
 MISSING = "-"
-WIDE = 124
-"""Columns from which the terminal shows the whole table."""
-BEST_NOTE = "* lowest PPL@8K of the swept values on the select split; the figures are of the report split"
-_WIDE_ONLY = ("seeds", "bits/byte", "length gen.")
+BEST_NOTE = (
+    "* lowest PPL@8K on the select split of the swept values without a failed seed; all figures are of the report split"
+)
+SHORT_NOTE = (
+    f"PPL@8K, ratio and differences are empty: they need evaluation windows of {RANGE_8K[1]} positions (eval.length)"
+)
 _LEVELS = {
     "ppl_train": "PPL@train",
     "ppl_1k": "PPL@1K",
@@ -71,10 +71,15 @@ def by_label(results: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
 
 
 def best_label(results: Sequence[ArmResult]) -> str | None:
-    """Label of the swept value with the lowest PPL@8K on the select split (mean of logs over seeds)."""
+    """Label of the swept value with the lowest PPL@8K on the select split (mean of logs over seeds).
+
+    Values that lack a seed which another value has do not compete: the mean of other seeds is no fair rival.
+    """
     scores = {}
-    for label, group in by_label(results).items():
-        tables = [result.select.table() for result in group if result.value is not None and result.select is not None]
+    swept = by_label([result for result in results if result.value is not None])
+    seeds = {result.seed for group in swept.values() for result in group}
+    for label, group in swept.items():
+        tables = [result.select.table() for result in group if result.select is not None and len(group) == len(seeds)]
         score = _mean_of_logs([table["ppl_8k"] for table in tables])
         if score is not None and math.isfinite(score):
             scores[label] = score
@@ -152,7 +157,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def cells(row: Row) -> dict[str, str]:
-    """The row as text by column heading, as the terminal and Markdown tables show it."""
+    """The row as text by column heading, as the tables for readers show it."""
     text = {"arm": f"{row['arm']} *" if row["best"] else str(row["arm"]), "seeds": str(row["seeds"])}
     digits = {"bits_per_byte": 3, "ratio": 3}
     text |= {heading: _number(row[key], digits.get(key, 2)) for key, heading in _LEVELS.items()}
@@ -175,30 +180,10 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.estimate:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
 
 
-def rich_table(rows: Sequence[Row], title: str | None = None, width: int | None = None) -> "Table":
-    """The summary for a terminal of `width` columns; the best swept value in bold.
-
-    Below `WIDE` columns the table is compact: intervals on a second line, only what the sweep is about. `None`: as
-    this terminal allows, the whole table where the output is no terminal.
-    """
-    from rich import box, get_console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = get_console()
-    compact = (width or (console.width if console.is_terminal else WIDE)) < WIDE
-    caption = BEST_NOTE if any(row["best"] for row in rows) else None
-    table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown = [{key: text for key, text in cells(row).items() if not compact or key not in _WIDE_ONLY} for row in rows]
-    for heading in shown[0] if shown else ():
-        left = heading in ("arm", "length gen.")
-        table.add_column(
-            heading.replace("@", "\n@") if compact else heading, justify="left" if left else "right", no_wrap=True
-        )
-    for row, texts in zip(rows, shown, strict=True):
-        fitted = [Text(text.replace(" [", "\n[") if compact else text) for text in texts.values()]
-        table.add_row(*fitted, style="bold" if row["best"] else None)
-    return table
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader of the table must know beside it."""
+    best = [BEST_NOTE] if any(row["best"] for row in rows) else []
+    return best + ([SHORT_NOTE] if rows and all(row["ppl_8k"] is None for row in rows) else [])
 
 
 def to_markdown(rows: Sequence[Row], failed: Sequence[FailedTrial] = ()) -> str:
@@ -208,8 +193,8 @@ def to_markdown(rows: Sequence[Row], failed: Sequence[FailedTrial] = ()) -> str:
         headings = list(cells(rows[0]))
         lines = ["| " + " | ".join(headings) + " |", "| --- |" + " ---: |" * (len(headings) - 1)]
         lines += ["| " + " | ".join(cells(row).values()) + " |" for row in rows]
-    if any(row["best"] for row in rows):
-        lines += ["", f"\\{BEST_NOTE}"]
+    for note in notes(rows):
+        lines += ["", note.replace("*", "\\*")]
     if failed:
         lines += ["", "Failed trials:", "", *(f"- {failed_line(trial)}" for trial in failed)]
     return "\n".join(lines) + "\n"

@@ -56,7 +56,7 @@ class SweepEvents(tune.Callback):
         planned = self._planned(trial)
         result = self.folder.result(planned)
         if result is None:
-            self._fail(planned, "it ended without a result")
+            self._fail(planned, self.folder.failure(planned) or "it ended without a result")
             return
         self.progress.finish(planned.label)
         self.recorder.finished(planned, result)

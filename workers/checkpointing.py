@@ -9,6 +9,7 @@ from storage.checkpoints import newest_whole, partial_folder, publish
 from storage.files import write_json
 from workers.context import TrialContext
 from workers.training import TrainingLoop
+from workers.trial_files import CHECKPOINTS, checkpoint_layout
 
 BANK = "bank"
 LOOP = "loop.json"
@@ -17,12 +18,11 @@ ENGINE = "engine"
 
 def checkpoint_root(context: TrialContext) -> Path:
     """Folder of a trial's checkpoints."""
-    return context.folder / "checkpoints"
+    return context.folder / CHECKPOINTS
 
 
-def _owner(loop: TrainingLoop, context: TrialContext) -> str:
-    """What a checkpoint belongs to: DeepSpeed lays it out by workers and ZeRO stage, which no identity holds."""
-    return f"{context.identity}, {context.world} workers, ZeRO stage {loop.config.trial.zero_stage}"
+def _layout(loop: TrainingLoop, context: TrialContext) -> dict[str, int]:
+    return checkpoint_layout(context.world, loop.config.trial.zero_stage)
 
 
 def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> None:
@@ -34,6 +34,7 @@ def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: T
         partial.mkdir(parents=True)
     context.barrier()
     loop.engine.save_checkpoint(str(partial), tag=ENGINE, save_latest=False)
+    loop.intervention.prepare_snapshot()
     if bank is not None:
         # What this worker deposited must have arrived before the first worker takes the snapshot of all rows.
         bank.flush()
@@ -42,13 +43,16 @@ def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: T
         if bank is not None:
             bank.snapshot(partial / BANK)
         write_json(partial / LOOP, {"history": loop.history, "intervention": loop.intervention.state_dict()})
-        publish(root, step, _owner(loop, context))
+        publish(root, step, context.identity, _layout(loop, context))
     context.barrier()
 
 
 def resume_trial(loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> int:
-    """Finished steps of the newest whole checkpoint, now loaded into the loop; 0 when there is none."""
-    found = newest_whole(checkpoint_root(context), _owner(loop, context))
+    """Finished steps of the newest whole checkpoint, now loaded into the loop; 0 when there is none.
+
+    Raises StorageError when it was written by another number of workers or at another ZeRO stage.
+    """
+    found = newest_whole(checkpoint_root(context), context.identity, _layout(loop, context))
     if found is None:
         return 0
     step, folder = found

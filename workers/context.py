@@ -1,7 +1,7 @@
 """Where and among whom one worker of a trial runs: what hardware decides, and never the trial's configuration."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,14 @@ class TrialContext:
         if self.world > 1:
             dist.barrier()
 
-    def sum_over_workers(self, value: float) -> float:
-        """Sum of one number per worker, in float64."""
+    def sum_over_workers(self, values: Sequence[float]) -> list[float]:
+        """Sums over the workers of each of these numbers, in float64."""
         if self.world == 1:
-            return value
-        total = torch.tensor([value], dtype=torch.float64)
-        if dist.get_backend() == "nccl":
-            total = total.to(self.device)
-        dist.all_reduce(total)
-        return float(total)
+            return list(values)
+        device = self.device if dist.get_backend() == "nccl" else torch.device("cpu")
+        totals = torch.tensor(values, dtype=torch.float64, device=device)
+        dist.all_reduce(totals)
+        return totals.tolist()
 
     def gather(self, value: Any) -> list[Any]:
         """Every worker's value, in rank order, on every worker."""

@@ -48,16 +48,32 @@ def parameter_groups(model: RecurrentLanguageModel, weight_decay: float) -> list
     ]
 
 
+class FiniteAdamW(torch.optim.AdamW):
+    """AdamW that leaves weights and moments alone when a gradient is not finite, as ZeRO's own optimisers do.
+
+    For ZeRO stage 0, where every worker holds the same, whole gradients and so comes to the same decision.
+    """
+
+    overflow = False
+    """Whether the last step was left out; DeepSpeed looks for this name."""
+
+    def step(self, closure: Any = None) -> Any:
+        """One step, or none."""
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        self.overflow = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        return None if self.overflow else super().step(closure)
+
+
 def _engine_config(config: TrialConfig, world: int) -> dict[str, Any]:
     trial = config.trial
     return {
-        "train_batch_size": trial.rows,
-        "train_micro_batch_size_per_gpu": trial.worker_micro_rows,
-        "gradient_accumulation_steps": trial.rows // (world * trial.worker_micro_rows),
+        "train_batch_size": config.batch_rows,
+        "train_micro_batch_size_per_gpu": config.micro_rows,
+        "gradient_accumulation_steps": config.batch_rows // (world * config.micro_rows),
         "gradient_clipping": config.optimizer.clip,
         "zero_optimization": {"stage": trial.zero_stage},
         "zero_allow_untested_optimizer": True,
-        "bf16": {"enabled": trial.precision == "bf16"},
+        "bf16": {"enabled": trial.precision == "bf16", "check_grad_overflow": True},
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
     }
@@ -66,7 +82,8 @@ def _engine_config(config: TrialConfig, world: int) -> dict[str, Any]:
 def build_engine(model: RecurrentLanguageModel, config: TrialConfig, world: int) -> DeepSpeedEngine:
     """DeepSpeed engine around `LossModule(model)`; the process group exists already."""
     settings: OptimizerSettings = config.optimizer
-    optimizer = torch.optim.AdamW(
+    kind = FiniteAdamW if config.trial.zero_stage == 0 else torch.optim.AdamW
+    optimizer = kind(
         parameter_groups(model, settings.weight_decay),
         lr=settings.peak_lr,
         betas=(settings.beta1, settings.beta2),

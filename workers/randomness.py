@@ -1,28 +1,64 @@
 """Random numbers keyed by what they are for, never by who draws them.
 
-A generator's key is (purpose, seed, step, row), so a row gets the same noise and the same resets on any worker, in any
-micro-batch, before and after a resume. Philox is counter based: a fresh key costs microseconds.
+The key is (purpose, seed, step, row), so a row gets the same noise and the same resets on any worker, in any
+micro-batch, before and after a resume.
+
+Normals come from torch's own CPU generator at its own speed. `torch.Generator.manual_seed` would use 32 bits of a key
+only, so the generator's whole state, the 624 words of a Mersenne Twister, is filled from a hash of the key instead.
 """
 
 import hashlib
 
 import numpy as np
+import torch
+from torch import Tensor
+
+WORDS = 624
+"""32-bit words of a Mersenne Twister's state."""
+_STATE = np.dtype(
+    [("seed", "u8"), ("left", "i4"), ("seeded", "i4"), ("next", "u8"), ("words", "u8", WORDS), ("normals", "u1", 40)]
+)
+"""Layout of `torch.Generator.get_state()` on the CPU; a test compares it with what torch itself makes of a seed."""
 
 
 def keyed_generator(purpose: str, seed: int, step: int, row: int) -> np.random.Generator:
     """Generator for one (purpose, seed, step, row)."""
-    digest = hashlib.blake2b(f"{purpose}:{seed}:{step}:{row}".encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(_name(purpose, seed, step, row), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
-def keyed_normals(purpose: str, seed: int, step: int, rows: np.ndarray, size: int) -> np.ndarray:
-    """Standard normals (len(rows), size) float32; row i depends on (purpose, seed, step, rows[i]) alone."""
-    normals = np.empty((len(rows), size), dtype=np.float32)
-    for index, row in enumerate(rows):
-        keyed_generator(purpose, seed, step, int(row)).standard_normal(size, dtype=np.float32, out=normals[index])
-    return normals
+def keyed_normals(purpose: str, seed: int, step: int, rows: np.ndarray, size: int) -> Tensor:
+    """Standard normals (len(rows), size) float32 on the CPU; row i depends on (purpose, seed, step, rows[i]) alone."""
+    normals_BE = torch.empty(len(rows), size)
+    twister = Twister()
+    for normals_E, row in zip(normals_BE, rows, strict=True):
+        digest = hashlib.shake_128(_name(purpose, seed, step, int(row))).digest(4 * WORDS)
+        normals_E.normal_(generator=twister.filled(np.frombuffer(digest, "<u4")))
+    return normals_BE
+
+
+class Twister:
+    """A generator of torch's whose whole state can be set, at the cost of a copy."""
+
+    def __init__(self) -> None:
+        state = np.zeros(1, _STATE)
+        # As after seeding: the words are stirred before the first number is drawn.
+        state["left"], state["seeded"] = 1, 1
+        self._words = state["words"][0]
+        self._state = torch.from_numpy(state.view(np.uint8))
+        self._generator = torch.Generator()
+
+    def filled(self, words: np.ndarray) -> torch.Generator:
+        """The generator, with these 624 words (uint32) as its state; it serves until the next call."""
+        self._words[:] = words
+        self._generator.set_state(self._state)
+        return self._generator
 
 
 def keyed_uniforms(purpose: str, seed: int, step: int, rows: np.ndarray) -> np.ndarray:
     """One uniform number in [0, 1) per row, (len(rows),) float64."""
     return np.array([keyed_generator(purpose, seed, step, int(row)).random() for row in rows])
+
+
+def _name(purpose: str, seed: int, step: int, row: int) -> bytes:
+    return f"{purpose}:{seed}:{step}:{row}".encode()

@@ -3,28 +3,20 @@
 import dataclasses
 import hashlib
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from models.settings import ModelSettings
 from storage.settings import BankSettings, DataSettings
-from workers.arms import check_arm
+from workers.arms import ARMS, Arm, check_arm, parts_of
+from workers.intervention_settings import InterventionSettings
+from workers.setting_checks import is_number, require
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raised whenever the code changes in a way that changes a trial's numbers, so that old results are not continued."""
 
 FRESH_BASE = "fresh"
 """The `base.checkpoint` of a model that starts from its initialisation instead of a checkpoint."""
-
-
-def _require(holds: bool, key: str, value: object, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"{key} is {value!r}; write {expected}")
-
-
-def _is_number(value: float) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,36 +29,8 @@ class BaseSettings:
     """Seed of a `fresh` initialisation. Different from `trial.seed`, which keys data, noise and resets."""
 
     def __post_init__(self) -> None:
-        _require(bool(self.checkpoint), "base.checkpoint", self.checkpoint, "a folder, a shipped name or 'fresh'")
-        _require(0 <= self.seed < 2**63, "base.seed", self.seed, "a whole number from 0 to below 2^63")
-
-
-@dataclass(frozen=True, kw_only=True)
-class InterventionSettings:
-    """How h_{-1}, the state before the first token of a training window, is drawn."""
-
-    sigma: float = 0.0
-    """Standard deviation of random noise, in units of the state; one value for all layers and heads."""
-    reset_probability: float = 0.1
-    """Probability that a passed state is replaced by zero, drawn for each row and step (paper: 0.1)."""
-    parts: tuple[str, ...] = ("recurrent",)
-    """Parts of the state an intervention touches; the others start from zero."""
-
-    def __post_init__(self) -> None:
-        _require(_is_number(self.sigma) and self.sigma >= 0, "intervention.sigma", self.sigma, "a number of at least 0")
-        _require(
-            _is_number(self.reset_probability) and 0 <= self.reset_probability <= 1,
-            "intervention.reset_probability",
-            self.reset_probability,
-            "a number from 0 to 1",
-        )
-        known = ("recurrent", "conv")
-        _require(
-            bool(self.parts) and set(self.parts) <= set(known) and len(set(self.parts)) == len(self.parts),
-            "intervention.parts",
-            list(self.parts),
-            f"some of {known}, each once",
-        )
+        require(bool(self.checkpoint), "base.checkpoint", self.checkpoint, "a folder, a shipped name or 'fresh'")
+        require(0 <= self.seed < 2**63, "base.seed", self.seed, "a whole number from 0 to below 2^63")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,32 +59,17 @@ class TrialSettings:
     """DeepSpeed ZeRO stage, 0 to 3."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: none."""
+    max_skipped: int = 5
+    """Steps in a row that may be skipped because loss, gradient or state is not finite; one more fails the trial."""
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("context", 1), ("rows", 1), ("workers", 1), ("threads", 1)):
-            _require(getattr(self, name) >= least, f"trial.{name}", getattr(self, name), "a whole number of at least 1")
-        for name in ("micro_rows", "seed", "checkpoint_every"):
-            _require(getattr(self, name) >= 0, f"trial.{name}", getattr(self, name), "a whole number of at least 0")
-        _require(self.device in ("auto", "cpu", "cuda"), "trial.device", self.device, "'auto', 'cpu' or 'cuda'")
-        _require(self.precision in ("fp32", "bf16"), "trial.precision", self.precision, "'fp32' or 'bf16'")
-        _require(self.zero_stage in (0, 1, 2, 3), "trial.zero_stage", self.zero_stage, "0, 1, 2 or 3")
-        _require(
-            self.rows % self.workers == 0,
-            "trial.rows",
-            self.rows,
-            f"a multiple of trial.workers, which is {self.workers}",
-        )
-        _require(
-            (self.rows // self.workers) % self.worker_micro_rows == 0,
-            "trial.micro_rows",
-            self.micro_rows,
-            f"a divisor of the {self.rows // self.workers} rows of a worker",
-        )
-
-    @property
-    def worker_micro_rows(self) -> int:
-        """Rows of one forward pass of one worker."""
-        return self.micro_rows or self.rows // self.workers
+            require(getattr(self, name) >= least, f"trial.{name}", getattr(self, name), "a whole number of at least 1")
+        for name in ("micro_rows", "seed", "checkpoint_every", "max_skipped"):
+            require(getattr(self, name) >= 0, f"trial.{name}", getattr(self, name), "a whole number of at least 0")
+        require(self.device in ("auto", "cpu", "cuda"), "trial.device", self.device, "'auto', 'cpu' or 'cuda'")
+        require(self.precision in ("fp32", "bf16"), "trial.precision", self.precision, "'fp32' or 'bf16'")
+        require(self.zero_stage in (0, 1, 2, 3), "trial.zero_stage", self.zero_stage, "0, 1, 2 or 3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +96,9 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         for name in ("peak_lr", "min_lr", "weight_decay", "clip"):
             value = getattr(self, name)
-            _require(_is_number(value) and value >= 0, f"optimizer.{name}", value, "a number of at least 0")
-        _require(self.clip > 0, "optimizer.clip", self.clip, "a number above 0")
-        _require(
+            require(is_number(value) and value >= 0, f"optimizer.{name}", value, "a number of at least 0")
+        require(self.clip > 0, "optimizer.clip", self.clip, "a number above 0")
+        require(
             self.min_lr <= self.peak_lr,
             "optimizer.min_lr",
             self.min_lr,
@@ -157,8 +106,8 @@ class OptimizerSettings:
         )
         for name in ("warmup_share", "beta1", "beta2"):
             value = getattr(self, name)
-            _require(_is_number(value) and 0 <= value < 1, f"optimizer.{name}", value, "a number from 0 to below 1")
-        _require(self.schedule in ("cosine", "constant"), "optimizer.schedule", self.schedule, "'cosine' or 'constant'")
+            require(is_number(value) and 0 <= value < 1, f"optimizer.{name}", value, "a number from 0 to below 1")
+        require(self.schedule in ("cosine", "constant"), "optimizer.schedule", self.schedule, "'cosine' or 'constant'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +129,9 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         for name in ("length", "windows", "select_windows", "chunk"):
-            _require(getattr(self, name) >= 1, f"eval.{name}", getattr(self, name), "a whole number of at least 1")
+            require(getattr(self, name) >= 1, f"eval.{name}", getattr(self, name), "a whole number of at least 1")
         for name in ("apart_windows", "every"):
-            _require(getattr(self, name) >= 0, f"eval.{name}", getattr(self, name), "a whole number of at least 0")
+            require(getattr(self, name) >= 0, f"eval.{name}", getattr(self, name), "a whole number of at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +151,63 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         check_arm(self.arm)
-        _require(
-            self.bank.shards <= self.trial.rows,
+        self._check_rows()
+        require(
+            not self.bank_content or self.bank.shards <= self.batch_rows,
             "bank.shards",
             self.bank.shards,
-            f"at most trial.rows, which is {self.trial.rows}",
+            f"at most the {self.batch_rows} rows of a step",
         )
+
+    def _check_rows(self) -> None:
+        trial, longer = self.trial, self._longer
+        require(
+            trial.rows % longer == 0, "trial.rows", trial.rows, f"a multiple of intervention.factor, which is {longer}"
+        )
+        require(
+            self.batch_rows % trial.workers == 0,
+            "trial.rows",
+            trial.rows,
+            f"a multiple of trial.workers, which is {trial.workers}"
+            + (f", times intervention.factor, which is {longer}" if longer > 1 else ""),
+        )
+        require(
+            (self.batch_rows // trial.workers) % self.micro_rows == 0,
+            "trial.micro_rows",
+            trial.micro_rows,
+            f"a divisor of the {trial.rows // trial.workers} rows of a worker",
+        )
+
+    @property
+    def _longer(self) -> int:
+        return self.intervention.factor if self.arm == "longer_context" else 1
+
+    @property
+    def window(self) -> int:
+        """Tokens of a training window: `trial.context`, but for longer windows."""
+        return self.trial.context * self._longer
+
+    @property
+    def batch_rows(self) -> int:
+        """G, rows of the global batch: `trial.rows`, but fewer for longer windows, so that a step has equal tokens."""
+        return self.trial.rows // self._longer
+
+    @property
+    def micro_rows(self) -> int:
+        """Rows of one forward pass of one worker."""
+        if not self.trial.micro_rows:
+            return self.batch_rows // self.trial.workers
+        return max(1, self.trial.micro_rows // self._longer)
+
+    @property
+    def drawing_arms(self) -> tuple[Arm, ...]:
+        """The arms that draw the initial states: those that a mixture mixes, else the arm itself."""
+        return parts_of(self.arm, self.intervention.mixture)
+
+    @property
+    def bank_content(self) -> frozenset[str]:
+        """What goes through the state bank: `states`, `moments`, `reservoir`, or nothing."""
+        return frozenset(content for arm in self.drawing_arms for content in arm.bank)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionary; tuples become lists, so that it survives JSON unchanged."""
@@ -240,7 +240,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 NOT_IN_IDENTITY = {
     "data": ("files", "tokenizer"),
     "base": ("checkpoint",),
-    "trial": ("workers", "threads", "device", "micro_rows", "zero_stage", "checkpoint_every"),
+    "trial": ("workers", "threads", "device", "micro_rows", "zero_stage", "checkpoint_every", "max_skipped"),
     "eval": ("chunk", "every"),
     "bank": ("shards", "mode"),
 }
@@ -257,6 +257,8 @@ def trial_identity(config: TrialConfig, base_hash: str, data_hash: str) -> str:
     for group, names in NOT_IN_IDENTITY.items():
         for name in names:
             del values[group][name]
+    used = {name for arm in (ARMS[config.arm], *config.drawing_arms) for name in arm.settings}
+    values["intervention"] = {name: value for name, value in values["intervention"].items() if name in used}
     if config.base.checkpoint != FRESH_BASE:
         del values["base"]["seed"]
     values |= {"recipe": RECIPE_VERSION, "base_hash": base_hash, "data_hash": data_hash}

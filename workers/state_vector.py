@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models.interface import PartSpec, State
 
@@ -14,38 +15,44 @@ from models.interface import PartSpec, State
 class StateVector:
     """Packs the parts that an intervention touches into (B, E) float32 and builds whole states from such vectors.
 
-    The order is layer by layer, part by part, each part flattened in its own layout: a head is a contiguous range.
+    The order is layer by layer, part by part, each part flattened in its own layout: a layer, and within it a head,
+    is a contiguous range.
     """
 
-    def __init__(self, spec: Sequence[dict[str, PartSpec]], parts: Sequence[str]) -> None:
-        """`spec` is the model's `state_spec()`. Raises ValueError when no layer has any of `parts`."""
+    def __init__(self, spec: Sequence[dict[str, PartSpec]], parts: Sequence[str] | None = None) -> None:
+        """`spec` is the model's `state_spec()`, `parts` None means all. ValueError when no layer has any of `parts`."""
         self.spec = spec
         self.places = [
             (layer, part, layer_spec[part].shape)
             for layer, layer_spec in enumerate(spec)
-            for part in parts
+            for part in (layer_spec if parts is None else parts)
             if part in layer_spec
         ]
         if not self.places:
-            raise ValueError(f"this model's state has none of the parts {list(parts)}")
+            raise ValueError(f"this model's state has none of the parts {parts or 'that can be carried'}")
         self.elements = sum(int(np.prod(shape)) for _, _, shape in self.places)
 
-    def pack(self, state: State) -> np.ndarray:
-        """(B, E) float32, detached, on the host."""
-        vectors_BE = torch.cat([state[layer][part].detach().flatten(1).float() for layer, part, _ in self.places], 1)
-        return vectors_BE.cpu().numpy()
+    def pack(self, state: State, out: Tensor | None = None) -> Tensor:
+        """(B, E) float32, detached, on the state's device or in `out`."""
+        parts = [state[layer][part].detach().flatten(1) for layer, part, _ in self.places]
+        vectors_BE = torch.empty(len(parts[0]), self.elements, device=parts[0].device) if out is None else out
+        for piece, source in zip(vectors_BE.split([part.shape[1] for part in parts], dim=1), parts, strict=True):
+            piece.copy_(source)
+        return vectors_BE
 
-    def unpack(self, vectors_BE: np.ndarray, zero_state: State) -> State:
-        """`zero_state` (B sequences) with the touched parts replaced by the vectors, in its dtypes, on its device."""
+    def unpack(self, vectors_BE: Tensor, zero_state: State) -> State:
+        """`zero_state` (B sequences) with the touched parts replaced by the vectors, in its dtypes, on its device.
+
+        Where dtype and device agree the parts are views of `vectors_BE`, not copies.
+        """
         if vectors_BE.shape[1] != self.elements:
             raise ValueError(f"a state vector has {self.elements} elements here, not {vectors_BE.shape[1]}")
         state = [dict(layer_state) for layer_state in zero_state]
-        source = torch.from_numpy(vectors_BE)
         start = 0
         for layer, part, shape in self.places:
             stop = start + int(np.prod(shape))
             like = zero_state[layer][part]
-            state[layer][part] = source[:, start:stop].reshape(-1, *shape).to(device=like.device, dtype=like.dtype)
+            state[layer][part] = vectors_BE[:, start:stop].reshape(-1, *shape).to(device=like.device, dtype=like.dtype)
             start = stop
         return state
 
@@ -61,3 +68,15 @@ class StateVector:
                 groups.append((f"{layer}.{part}.{head}", start + head * width, start + (head + 1) * width))
             start += size
         return groups
+
+    def ranges(self, scope: str) -> list[tuple[int, int]]:
+        """(start, stop) in the vector of each `head`, each `layer`, or `all` of it; without a gap."""
+        if scope == "head":
+            return [(start, stop) for _, start, stop in self.groups()]
+        if scope == "all":
+            return [(0, self.elements)]
+        sizes = np.zeros(len(self.spec), dtype=np.int64)
+        for layer, _, shape in self.places:
+            sizes[layer] += int(np.prod(shape))
+        stops = np.cumsum(sizes)
+        return [(int(stop - size), int(stop)) for size, stop in zip(sizes, stops, strict=True) if size]

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workers.bank_plan import bank_shards
 from workers.settings import TrialConfig
 from workers.trial_files import FAILURE, PROCESS
 
@@ -64,7 +65,11 @@ def trial_resources(config: dict[str, Any]) -> "PlacementGroupFactory":
 
 
 def run_trial(config: dict[str, Any]) -> None:
-    """Tune's trainable; `config["job"]` is a TrialJob. A failure is written into the trial's folder, then raised."""
+    """Tune's trainable; `config["job"]` is a TrialJob.
+
+    A failure is written into the trial's folder and raised, so that Tune tries again. Steps that are not finite are
+    only written: the same seeds would meet them again.
+    """
     job = TrialJob(**config["job"])
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,8 +81,11 @@ def run_trial(config: dict[str, Any]) -> None:
         else:
             _run_worker_group(job)
     except Exception as error:
-        (folder / FAILURE).write_text(f"{type(error).__name__}: {_reason(error)}\n\n{traceback.format_exc()}")
-        raise
+        story = traceback.format_exc()
+        (folder / FAILURE).write_text(f"{type(error).__name__}: {_reason(error)}\n\n{story}")
+        # By name: from a worker group the error arrives as text within another.
+        if "NonFiniteStep: " not in story:
+            raise
 
 
 def _reason(error: Exception) -> str:
@@ -154,16 +162,37 @@ def _run_worker(job_values: dict[str, Any]) -> None:
     train(TrialConfig.from_dict(job.config), context)
 
 
+def bank_namespace(sweep_id: str) -> str:
+    """Ray namespace of a sweep's banks: the whole id, so that two folders of one sweep on one cluster never meet."""
+    return f"bank-{sweep_id}"
+
+
+def shard_nodes(layout: "BankLayout", shards: int, worker_nodes: list[str]) -> list[str]:
+    """The node of each shard: that of the worker which owns the shard's first row.
+
+    Args:
+        layout: of the bank; worker w of W owns the rows from w * G // W on.
+        shards: S; S = W gives every worker the shard of its own rows.
+        worker_nodes: (W,) Ray node of each worker, by rank.
+    """
+    first_rows = [layout.shard_range(shard, shards)[0] for shard in range(shards)]
+    return [worker_nodes[row * len(worker_nodes) // layout.rows] for row in first_rows]
+
+
 def _open_bank(job: TrialJob, context: "TrialContext", layout: "BankLayout") -> "StateBank":
     """The trial's sharded bank: the first worker starts the actors, the others connect to them by name."""
+    import ray
+
     from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
 
-    shards = TrialConfig.from_dict(job.config).bank.shards
-    namespace = f"bank-{job.sweep_id[:16]}"
+    shards = bank_shards(TrialConfig.from_dict(job.config))
+    namespace = bank_namespace(job.sweep_id)
+    nodes = context.gather(ray.get_runtime_context().get_node_id())
     # A retried trial must not meet the actors of its dead predecessor.
     attempt = context.gather(f"{job.identity[:16]}-{uuid.uuid4().hex[:8]}")[0]
     bank: StateBank | None = None
     if context.is_first:
-        bank = start_sharded_bank(layout, shards=shards, namespace=namespace, trial=attempt)
+        where = shard_nodes(layout, shards, nodes)
+        bank = start_sharded_bank(layout, shards=shards, namespace=namespace, trial=attempt, node_ids=where)
     context.barrier()
     return bank or connect_sharded_bank(namespace, attempt)

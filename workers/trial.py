@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,18 +13,18 @@ from models.interface import RecurrentLanguageModel
 from models.registry import build_model
 from models.shipped import checkpoint_folder
 from storage.bank.contract import StateBank
-from storage.bank.layout import BankLayout
-from storage.batch_order import WindowOrder
+from storage.batch_order import StreamOrder, WindowOrder
 from storage.curve_files import write_curve
 from storage.files import write_json
 from storage.token_cache import TokenCache, open_token_cache
 from workers.arms import ARMS
+from workers.assembly import assemble_intervention, bank_record, open_bank
+from workers.bank_plan import state_parts
 from workers.checkpointing import checkpoint_root, resume_trial, save_trial
 from workers.context import TrialContext
 from workers.engine import build_engine, plain_weights
 from workers.evaluations.perplexity import evaluate_splits
 from workers.evaluations.windows import evaluation_splits
-from workers.interventions import InterventionContext, build_intervention
 from workers.settings import FRESH_BASE, TrialConfig
 from workers.shapes import model_dims, vocab_size
 from workers.state_vector import StateVector
@@ -33,7 +34,22 @@ from workers.trial_files import HISTORY, MODEL, RESULT
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
 
+History = list[dict[str, Any]]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass
+class Training:
+    """What a trial's steps leave behind beside the model."""
+
+    history: History
+    before: float = 0.0
+    """Seconds of the steps that earlier attempts made."""
+    checkpoints: float = 0.0
+    """Seconds of this attempt that went into checkpoints."""
+    intervention: dict[str, Any] | None = None
+    """What the intervention knows at the end, such as fitted means and variances."""
+    bank: dict[str, Any] | None = None
 
 
 def load_base(config: TrialConfig, device: torch.device) -> RecurrentLanguageModel:
@@ -52,16 +68,17 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
     cache = open_token_cache(config.data, context.cache)
     model = load_base(config, context.device)
     loaded = time.perf_counter()
-    history: list[dict[str, float]] = []
+    training = Training([])
     if ARMS[config.arm].trains:
-        model, history = _post_train(config, context, cache, model)
+        model, training = _post_train(config, context, cache, model)
     # Every arm is measured in the precision that trained arms have, the untouched base too.
     model = model.to(DTYPES[config.trial.precision])
     trained = time.perf_counter()
     curves = evaluate_splits(model, evaluation_splits(config, cache), config, context)
     seconds = {
         "loading": loaded - started,
-        "training": trained - loaded,
+        "training": training.before + trained - loaded - training.checkpoints,
+        "checkpoints": training.checkpoints,
         "evaluation": time.perf_counter() - trained,
     }
     result = {
@@ -74,11 +91,13 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
         "device": str(context.device),
         "workers": dist.get_world_size(),
         "backend": dist.get_backend(),
+        "bank": training.bank,
+        "intervention": training.intervention,
     }
     if context.is_first:
         for split, curve in curves.items():
             write_curve(context.folder / f"{split}.parquet", curve)
-        write_json(context.folder / HISTORY, history)
+        write_json(context.folder / HISTORY, training.history)
         if ARMS[config.arm].trains:
             made_by = {"arm": config.arm, "steps": config.trial.steps, "identity": context.identity}
             save_checkpoint(model, model_dims(config), context.folder / MODEL, notes={"made_by": made_by})
@@ -105,53 +124,39 @@ def _select_perplexity(
     return {f"select_{name}": value for name in ("ppl_train", "ppl_8k") if (value := table[name]) is not None}
 
 
-def _open_bank(config: TrialConfig, context: TrialContext, vector: StateVector) -> StateBank | None:
-    if not ARMS[config.arm].uses_bank:
-        return None
-    layout = BankLayout(
-        rows=config.trial.rows,
-        elements=vector.elements,
-        wire_dtype=config.bank.wire_dtype,
-        groups=tuple(vector.groups()),
-    )
-    return context.open_bank(layout)
-
-
 def _post_train(
     config: TrialConfig, context: TrialContext, cache: TokenCache, model: RecurrentLanguageModel
-) -> tuple[RecurrentLanguageModel, list[dict[str, float]]]:
-    """The steps of the trial, continued from its newest whole checkpoint; (trained model, history)."""
+) -> tuple[RecurrentLanguageModel, Training]:
+    """The steps of the trial, continued from its newest whole checkpoint."""
     trial = config.trial
-    vector = StateVector(model.state_spec(), config.intervention.parts)
-    bank = _open_bank(config, context, vector)
+    order = StreamOrder if ARMS[config.arm].reads_on else WindowOrder
+    batches = order(cache, split="train", context=config.window, rows=config.batch_rows, seed=trial.seed)
+    vector = StateVector(model.state_spec(), state_parts(config))
+    bank = open_bank(config, context, vector)
     try:
-        intervention = build_intervention(
-            config.arm,
-            InterventionContext(
-                settings=config.intervention,
-                vector=vector,
-                zero_state=lambda rows: model.zero_state(rows, device=context.device),
-                rows=trial.rows,
-                seed=trial.seed,
-                bank=bank,
-            ),
-        )
-        batches = WindowOrder(cache, split="train", context=trial.context, rows=trial.rows, seed=trial.seed)
-        engine = build_engine(model, config, context.world)
-        loop = TrainingLoop(engine, intervention, batches, config, context)
+        intervention = assemble_intervention(config, context, model, batches, vector, bank)
+        loop = TrainingLoop(build_engine(model, config, context.world), intervention, batches, config, context)
         first = resume_trial(loop, bank, context)
+        training = Training(loop.history, before=sum(entry["seconds"] for entry in loop.history))
         for step in range(first, trial.steps):
             loop.step(step)
-            done = step + 1
-            if config.eval.every and done % config.eval.every == 0:
-                loop.history[-1] |= _select_perplexity(_plain_model(config, context, engine), config, context, cache)
-            if loop.is_report_due(done):
-                context.report(loop.progress(done))
-            if trial.checkpoint_every and done % trial.checkpoint_every == 0:
-                save_trial(done, loop, bank, context)
-        if bank is not None:
-            loop.history[-1]["bank_zeroed_rows"] = bank.counters()["zeroed_rows"]
-        return _plain_model(config, context, engine), loop.history
+            _after_step(step + 1, loop, bank, cache, training)
+        training.intervention = intervention.state_dict()
+        training.bank = bank_record(config, context, loop, bank)
+        return _plain_model(config, context, loop.engine), training
     finally:
         if bank is not None:
             bank.close()
+
+
+def _after_step(done: int, loop: TrainingLoop, bank: StateBank | None, cache: TokenCache, training: "Training") -> None:
+    """Evaluation on the select split, report and checkpoint, each where it is due after `done` steps."""
+    config, context = loop.config, loop.context
+    if config.eval.every and done % config.eval.every == 0:
+        loop.history[-1] |= _select_perplexity(_plain_model(config, context, loop.engine), config, context, cache)
+    if loop.is_report_due(done):
+        context.report(loop.progress(done))
+    if config.trial.checkpoint_every and done % config.trial.checkpoint_every == 0:
+        started = time.perf_counter()
+        save_trial(done, loop, bank, context)
+        training.checkpoints += time.perf_counter() - started

@@ -3,6 +3,7 @@
 - `withdraw(s, rows)` gives what was deposited at step s - 1, and zeros at step 0; it waits for late rows.
 - The two newest steps are kept. Writing older ones is an error; writing a kept row again is harmless (last wins).
 - Results depend on (step, row) alone: not on shards, workers, micro-batches or the order of arrival.
+- The reservoir as of step s is a uniform sample of all rows of all steps before s; rows of step s change nothing in it.
 - A row that is not finite is zeroed and counted on its way in, so nothing that leaves the bank is NaN or infinite.
 
 Shape legend: G rows of the global batch, n rows of one call, E elements of a packed row, K moment groups.
@@ -11,13 +12,15 @@ Shape legend: G rows of the global batch, n rows of one call, E elements of a pa
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from storage.bank.digest import content_digest
 from storage.bank.layout import BankLayout, Float32, Float64, Int64, Wire, encode, zero_nonfinite
 from storage.bank.moments import Moments, reduce_moments
+from storage.bank.reservoir import NO_LIMIT, Offer, Reservoir, merge_reservoirs, reservoir_keys
 from storage.errors import StorageError
 
 _SAMPLE_STREAM = 0x62616E6B
@@ -32,6 +35,15 @@ class BankTimeoutError(RuntimeError):
     """Rows that were waited for did not arrive in time. The message names the step and the first missing row."""
 
 
+class Holdings(NamedTuple):
+    """What a bank holds of one step."""
+
+    states: bool
+    moments: bool
+    reservoir: bool
+    """Whether anything was ever offered, so that every row of that step is to be offered too."""
+
+
 class StateBank(ABC):
     """Keeps the final states of one optimiser step as the initial states of the next.
 
@@ -43,6 +55,8 @@ class StateBank(ABC):
         """Args: layout: the bank's shape. timeout_s: seconds a read waits for rows that have not arrived."""
         self.layout = layout
         self.timeout_s = timeout_s
+        # The step as of which the reservoir was last read, and its largest key: it only ever falls from there.
+        self._limit = (0, NO_LIMIT)
 
     def deposit(self, step: int, rows: npt.ArrayLike, states: Float32) -> Int64:
         """Keep the final states of `rows` at `step`. May return before they are stored; an error then shows later.
@@ -59,12 +73,7 @@ class StateBank(ABC):
             StorageError: wrong step, row, shape or dtype, or a step older than the two that are kept.
         """
         rows_n = self._check(step, rows, distinct=True)
-        expected = (rows_n.size, self.layout.elements)
-        if states.shape != expected or states.dtype != np.float32:
-            raise StorageError(
-                f"states deposited at step {step} are {states.dtype} of shape {states.shape}; "
-                f"give float32 of {expected}"
-            )
+        self._check_states("deposited", step, rows_n.size, states)
         good, bad = zero_nonfinite(np.ascontiguousarray(states), self.layout.wire_dtype)
         zeroed = np.zeros(rows_n.size, dtype=bool)
         zeroed[bad] = True
@@ -135,6 +144,88 @@ class StateBank(ABC):
             raise StorageError("this bank keeps no moments; name the groups in BankLayout(groups=...)")
         return reduce_moments(self._moments(step), self.layout)
 
+    def offer(self, step: int, rows: npt.ArrayLike, states: Float32, seed: int) -> None:
+        """Offer the states of `rows` at `step` to the reservoir. Every row of every step is to be offered once.
+
+        Repeats are harmless. May return before the states are stored; only those that can still be drawn travel.
+
+        Args:
+            step: the optimiser step, from 0.
+            rows: (n,) distinct global row numbers in any order.
+            states: (n, E) float32; rows that are not finite count as offered and are never drawn.
+            seed: of the drawing; the same in every call.
+
+        Raises:
+            StorageError: wrong arguments, another seed, a step older than the two newest, or a bank without reservoir.
+        """
+        rows_n = self._check(step, rows, distinct=True)
+        self._check_reservoir()
+        self._check_states("offered", step, rows_n.size, states)
+        keys = reservoir_keys(seed, step, rows_n)
+        known, limit = self._limit
+        if step < known:  # another client restored or cleared the bank
+            self._limit = known, limit = 0, NO_LIMIT
+        chosen = np.flatnonzero(keys <= np.uint64(limit))
+        good, bad = zero_nonfinite(states[chosen], self.layout.wire_dtype)
+        if bad.size:
+            chosen, good = np.delete(chosen, bad), np.delete(good, bad, axis=0)
+        if rows_n.size:
+            block = encode(good, self.layout.wire_dtype)
+            self._offer(Offer(step, seed, rows_n, keys[chosen], rows_n[chosen], block, limit))
+
+    def reservoir(self, step: int) -> Reservoir:
+        """Which entries are in the reservoir as of `step`: the smallest keys among all rows of steps < `step`.
+
+        Waits until every row of step - 1 was offered; empty at step 0. Can be read until rows of step + 1 are offered.
+
+        Raises:
+            BankTimeoutError: a row was not offered in time.
+            StorageError: a step older than the newest that was offered.
+        """
+        self._check(step, [])
+        self._check_reservoir()
+        if step == 0:
+            return merge_reservoirs([], self.layout.capacity)
+        found = self._reservoir(step)
+        full = len(found) == self.layout.capacity
+        self._limit = step, int(found.keys[-1]) if full else NO_LIMIT
+        return found
+
+    def reservoir_states(self, steps: npt.ArrayLike, rows: npt.ArrayLike, out: Float32 | None = None) -> Float32:
+        """The states of chosen entries of the reservoir as last read, so that a caller fetches only the new ones.
+
+        Args:
+            steps: (n,) the steps of the entries.
+            rows: (n,) their rows.
+            out: (n, E) float32, C-contiguous, writable: filled and returned.
+
+        Returns:
+            (n, E) float32 that belongs to the caller.
+
+        Raises:
+            StorageError: an entry is not in the reservoir.
+        """
+        self._check_reservoir()
+        rows_n, steps_n = self._check(0, rows), np.asarray(steps, dtype=np.int64)
+        if steps_n.shape != rows_n.shape:
+            raise StorageError(f"{steps_n.size} steps and {rows_n.size} rows name no entries; give one step per row")
+        out_ne = self._output(rows_n.size, out)
+        if rows_n.size:
+            self._reservoir_states(steps_n, rows_n, out_ne)
+        return out_ne
+
+    def prepare_snapshot(self) -> None:
+        """What every worker calls, before a barrier, ahead of the `snapshot` that one of them takes."""
+        self.flush()
+
+    def digest(self) -> str:
+        """SHA-256 of the newest generation (states and moments, in row order) and the reservoir (in key order).
+
+        Independent of shards, workers and order of arrival. Waits for missing rows. With several workers: flush each,
+        let all meet at a barrier, then one asks.
+        """
+        return content_digest(self)
+
     def prefetch(self, step: int, rows: npt.ArrayLike) -> None:
         """Start fetching what `withdraw(step, rows)` will ask for. Call it right after the deposit of step - 1."""
         rows_n = self._check(step, rows)
@@ -169,6 +260,13 @@ class StateBank(ABC):
         """Flush and release everything this client started. A second call does nothing."""
 
     @abstractmethod
+    def _newest(self) -> int:
+        """The newest step of which anything was deposited, merged or offered; -1 if none."""
+
+    @abstractmethod
+    def _holds(self, step: int) -> Holdings: ...
+
+    @abstractmethod
     def _deposit(self, step: int, rows: Int64, block: Wire, zeroed: npt.NDArray[np.bool_]) -> None: ...
 
     @abstractmethod
@@ -182,6 +280,15 @@ class StateBank(ABC):
 
     @abstractmethod
     def _moments(self, step: int) -> Float64: ...
+
+    @abstractmethod
+    def _offer(self, offer: Offer) -> None: ...
+
+    @abstractmethod
+    def _reservoir(self, step: int) -> Reservoir: ...
+
+    @abstractmethod
+    def _reservoir_states(self, steps: Int64, rows: Int64, out: Float32) -> None: ...
 
     def _check(self, step: int, rows: npt.ArrayLike, distinct: bool = False) -> Int64:
         if step < 0:
@@ -201,6 +308,17 @@ class StateBank(ABC):
             raise StorageError(f"rows written at step {step} hold a row twice; give every row once")
         return rows_n
 
+    def _check_states(self, action: str, step: int, count: int, states: Float32) -> None:
+        expected = (count, self.layout.elements)
+        if states.shape != expected or states.dtype != np.float32:
+            raise StorageError(
+                f"states {action} at step {step} are {states.dtype} of shape {states.shape}; give float32 of {expected}"
+            )
+
+    def _check_reservoir(self) -> None:
+        if not self.layout.capacity:
+            raise StorageError("this bank keeps no reservoir; give its number of entries in BankLayout(capacity=...)")
+
     def _output(self, count: int, out: Float32 | None) -> Float32:
         shape = (count, self.layout.elements)
         if out is None:
@@ -218,6 +336,14 @@ class StateBank(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def too_late(what: str, step: int, late: Int64, expected: int, timeout_s: float) -> BankTimeoutError:
+    """The error of a read that waited in vain for the `late` ones of `expected` rows."""
+    return BankTimeoutError(
+        f"waited {timeout_s:g} s for the {what} of step {step}, row {late[0]} ({late.size} of {expected} "
+        "rows did not arrive); see whether the worker of that row is alive"
+    )
 
 
 def sample_rows(rows: int, step: int, count: int, seed: int) -> Int64:

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage.bank.contract import StateBank
+from storage.bank.contract import Holdings, StateBank
 from storage.bank.layout import BankLayout, Float32, Float64, Int64, Wire, decode_into
+from storage.bank.reservoir import NO_LIMIT, Offer, Reservoir
+from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import RowStore
-from storage.bank.snapshot import load_rows, read_header, remove_snapshot, write_shard
+from storage.bank.snapshot import Part, load_reservoir, load_rows, read_header, remove_snapshot, write_shard
 from storage.errors import StorageError
 
 
@@ -20,6 +22,7 @@ class InProcessBank(StateBank):
         """Args: layout: the bank's shape. timeout_s: seconds a read waits for rows another thread deposits."""
         super().__init__(layout, timeout_s)
         self._store = RowStore(0, layout.rows, len(layout.groups))
+        self._drawn = ReservoirStore(0, layout.rows, layout)
         # Blocks of retired generations: writing to known pages is several times faster than to fresh ones.
         self._spare: dict[int, list[Wire]] = {}
         self._spare_lock = threading.Lock()
@@ -33,21 +36,25 @@ class InProcessBank(StateBank):
         """See `StateBank.snapshot`."""
         self._refuse_closed()
         remove_snapshot(folder)
-        write_shard(
-            self._store, self.layout, folder, self._store.latest if step is None else step, 0, 1, self.timeout_s
-        )
+        newest = self._newest() if step is None else step
+        part = Part(0, 1, self._holds(newest), NO_LIMIT)
+        write_shard(self._store, self._drawn, self.layout, folder, newest, part, self.timeout_s)
 
     def restore(self, folder: Path) -> None:
         """See `StateBank.restore`."""
         self._refuse_closed()
         header = read_header(folder, self.layout)
         load_rows(self._store, folder, self.layout, header)
+        load_reservoir(self._drawn, folder, self.layout, header)
+        self._limit = 0, NO_LIMIT
         self._store.counters = header["counters"]
 
     def clear(self) -> None:
         """See `StateBank.clear`."""
         self._refuse_closed()
         self._recycle(self._store.clear())
+        self._drawn.clear()
+        self._limit = 0, NO_LIMIT
 
     def counters(self) -> dict[str, int]:
         """See `StateBank.counters`."""
@@ -57,7 +64,14 @@ class InProcessBank(StateBank):
         """Drop all states."""
         self._closed = True
         self._store.clear()
+        self._drawn.clear()
         self._spare.clear()
+
+    def _newest(self) -> int:
+        return max(self._store.latest, self._drawn.latest)
+
+    def _holds(self, step: int) -> Holdings:
+        return Holdings(*self._store.holds(step), self._drawn.holds(step))
 
     def _deposit(self, step: int, rows: Int64, block: Wire, zeroed: npt.NDArray[np.bool_]) -> None:
         self._refuse_closed()
@@ -81,6 +95,19 @@ class InProcessBank(StateBank):
     def _moments(self, step: int) -> Float64:
         self._refuse_closed()
         return self._store.moments(step, self.timeout_s)
+
+    def _offer(self, offer: Offer) -> None:
+        self._refuse_closed()
+        self._drawn.offer(offer)
+
+    def _reservoir(self, step: int) -> Reservoir:
+        self._refuse_closed()
+        return self._drawn.read(step, self.timeout_s)
+
+    def _reservoir_states(self, steps: Int64, rows: Int64, out: Float32) -> None:
+        self._refuse_closed()
+        everything = np.arange(len(rows))
+        decode_into(out, everything, self._drawn.states(steps, rows), everything)
 
     def _buffer(self, block: Wire) -> Wire:
         with self._spare_lock:

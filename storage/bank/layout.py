@@ -37,6 +37,8 @@ class BankLayout:
     """`fp32` or `bf16`: precision on the wire and in the bank. Withdrawn states are float32 in both cases."""
     groups: tuple[tuple[str, int, int], ...] = ()
     """(name, start, stop): ranges of the packed row whose moments are kept, for example one per layer. Empty: none."""
+    capacity: int = 0
+    """k, the number of entries of the reservoir, out of all rows of all steps. 0: no reservoir."""
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.elements < 1:
@@ -45,6 +47,8 @@ class BankLayout:
             )
         if self.wire_dtype not in ("fp32", "bf16"):
             raise StorageError(f"the bank's wire_dtype is {self.wire_dtype!r}; write 'fp32' or 'bf16'")
+        if self.capacity < 0:
+            raise StorageError(f"the bank's capacity is {self.capacity}; give 0 for no reservoir, or its entries")
         for name, start, stop in self.groups:
             if not 0 <= start < stop <= self.elements:
                 raise StorageError(

@@ -5,7 +5,8 @@ micro-batches nor shards change one bit of the result.
 Shape legend: n rows of one call, E elements of a packed row, K groups, 3 sums (count, sum, sum of squares).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -48,14 +49,43 @@ def row_moments(states: Float32, layout: BankLayout) -> Float64:
         (n, K, 3) float64: count, sum, sum of squares. A row with a NaN or an infinity anywhere gives zeros.
     """
     partials = np.zeros((len(states), len(layout.groups), 3))
-    for row, state in enumerate(states):
+    # One row at a time: its float64 copy stays in the cache, and its sums cannot depend on the rows beside it.
+    for sums, state in zip(partials, states, strict=True):
         if not np.isfinite(state).all():
             continue
-        for group, (_, start, stop) in enumerate(layout.groups):
-            values = state[start:stop].astype(np.float64)
+        for run in group_runs(layout.groups):
+            values_kw = state[run.start : run.start + run.count * run.width].astype(np.float64)
+            values_kw = values_kw.reshape(run.count, run.width)
             # Not a dot product: BLAS may order its sum by alignment and thread count, numpy's reduction does not.
-            partials[row, group] = stop - start, values.sum(), np.square(values).sum()
+            kept = sums[run.first : run.first + run.count]
+            kept[:, 0], kept[:, 1], kept[:, 2] = run.width, values_kw.sum(1), np.square(values_kw).sum(1)
     return partials
+
+
+@dataclass(frozen=True)
+class GroupRun:
+    """Neighbouring groups of equal width, such as the heads of a layer: one reshape serves them all."""
+
+    first: int
+    """Index of the first group."""
+    count: int
+    start: int
+    """First element."""
+    width: int
+    """Elements of each group."""
+
+
+@lru_cache(maxsize=16)
+def group_runs(groups: tuple[tuple[str, int, int], ...]) -> tuple[GroupRun, ...]:
+    """The groups as few runs of neighbours of equal width, in their order."""
+    runs: list[GroupRun] = []
+    for index, (_, start, stop) in enumerate(groups):
+        last = runs[-1] if runs else None
+        if last and last.width == stop - start and last.start + last.count * last.width == start:
+            runs[-1] = replace(last, count=last.count + 1)
+        else:
+            runs.append(GroupRun(index, 1, start, stop - start))
+    return tuple(runs)
 
 
 def reduce_moments(partials: Float64, layout: BankLayout) -> Moments:

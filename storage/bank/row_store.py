@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage.bank.contract import BankTimeoutError
+from storage.bank.contract import too_late
 from storage.bank.layout import Float64, Int64, Wire
 from storage.errors import StorageError
 
@@ -147,11 +147,7 @@ class RowStore:
                 return kept
             left = deadline - time.monotonic()
             if left <= 0:
-                late = rows[~here]
-                raise BankTimeoutError(
-                    f"waited {timeout_s:g} s for the {what} of step {step}, row {late[0]} ({late.size} of {rows.size} "
-                    "rows did not arrive); see whether the worker of that row is alive"
-                )
+                raise too_late(what, step, rows[~here], rows.size, timeout_s)
             self.lock.wait(left)
 
 

@@ -11,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
+from storage.bank.contract import Holdings
 from storage.bank.layout import BankLayout, Float64, Int64, Wire
+from storage.bank.reservoir import Offer, Reservoir
+from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import Piece, RowStore
-from storage.bank.snapshot import load_rows, write_shard
+from storage.bank.snapshot import Part, load_reservoir, load_rows, write_shard
 
-THREADS = {"write": 2, "read": 32}
-"""Concurrency groups of the actor; everything else runs in its default thread."""
+THREADS = {"write": 1, "read": 32}
+"""Concurrency groups of the actor; everything else runs in its default thread. One writes, so that the writes of a
+client take effect in their order: a hurried client could otherwise have its own later steps retire an earlier one."""
 
 Answer = tuple["ray.ObjectRef[Wire] | Wire", Int64, Int64]
 """Rows, take, place: answer[place] = rows[take]. Rows are an array, or a reference to a block in shared memory."""
@@ -29,6 +33,7 @@ class BankShard:
         """Args: layout: of the whole bank. shard, shards: which part of how many this is."""
         self._layout, self._shard, self._shards = layout, shard, shards
         self._store = RowStore(*layout.shard_range(shard, shards), groups=len(layout.groups))
+        self._drawn = ReservoirStore(*layout.shard_range(shard, shards), layout)
 
     def describe(self) -> tuple[BankLayout, int]:
         """The layout of the bank and its number of shards."""
@@ -47,6 +52,21 @@ class BankShard:
         # Arguments that lie in the object store arrive read-only; the store copies them into its own array.
         self._store.put_moments(step, rows, partials)
 
+    @ray.method(concurrency_group="write")
+    def offer(self, offer: Offer) -> None:
+        """Count rows as reported to the reservoir and keep those that can still be drawn."""
+        self._drawn.offer(offer)
+
+    @ray.method(concurrency_group="read")
+    def reservoir(self, step: int, timeout_s: float) -> Reservoir:
+        """The entries of this shard's rows as of `step`."""
+        return self._drawn.read(step, timeout_s)
+
+    @ray.method(concurrency_group="read")
+    def reservoir_states(self, steps: Int64, rows: Int64) -> Wire:
+        """The states (m, E) of entries of this shard's rows."""
+        return self._drawn.states(steps, rows)
+
     @ray.method(concurrency_group="read")
     def read(self, step: int, rows: Int64, timeout_s: float) -> list[Answer]:
         """The states `rows` had at the end of `step`, block by block, when all have arrived."""
@@ -57,27 +77,33 @@ class BankShard:
         """The partial sums (hi - lo, K, 3) of this shard."""
         return self._store.moments(step, timeout_s)
 
-    def latest(self) -> int:
+    def newest(self) -> int:
         """The newest step written, -1 if none."""
-        return self._store.latest
+        return max(self._store.latest, self._drawn.latest)
+
+    def holds(self, step: int) -> Holdings:
+        """What this shard holds of `step`."""
+        return Holdings(*self._store.holds(step), self._drawn.holds(step))
 
     def counters(self) -> dict[str, int]:
         """See `StateBank.counters`; of this shard."""
         return dict(self._store.counters)
 
-    def snapshot(self, folder: str, step: int, timeout_s: float) -> None:
-        """Write this shard's file."""
-        write_shard(self._store, self._layout, Path(folder), step, self._shard, self._shards, timeout_s)
+    def snapshot(self, folder: str, step: int, part: Part, timeout_s: float) -> None:
+        """Write this shard's files."""
+        write_shard(self._store, self._drawn, self._layout, Path(folder), step, part, timeout_s)
 
     def restore(self, folder: str, header: dict[str, Any]) -> None:
         """Take this shard's rows from a snapshot. The first shard takes over the counters of the whole bank."""
         load_rows(self._store, Path(folder), self._layout, header)
+        load_reservoir(self._drawn, Path(folder), self._layout, header)
         if self._shard == 0:
             self._store.counters = dict(header["counters"])
 
     def clear(self) -> None:
         """Forget everything."""
         self._store.clear()
+        self._drawn.clear()
 
 
 def _answer(piece: Piece) -> Answer:

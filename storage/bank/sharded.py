@@ -14,10 +14,11 @@ import numpy.typing as npt
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from storage.bank.contract import BankLostError, BankTimeoutError, StateBank
+from storage.bank.contract import BankLostError, BankTimeoutError, Holdings, StateBank
 from storage.bank.layout import BankLayout, Float32, Float64, Int64, Wire, as_slice, decode_into
+from storage.bank.reservoir import NO_LIMIT, Offer, Reservoir, merge_reservoirs
 from storage.bank.shard import THREADS, Answer, BankShard
-from storage.bank.snapshot import read_header, remove_snapshot
+from storage.bank.snapshot import Part, read_header, remove_snapshot
 from storage.errors import StorageError
 
 _INLINE_BYTES = 100_000
@@ -54,7 +55,7 @@ def start_sharded_bank(
         namespace: of the sweep; actors of other sweeps are out of reach.
         trial: names the bank within the sweep.
         timeout_s: seconds a read waits for late rows.
-        node_ids: (S,) Ray node on which each shard is to run, if it has room; default: Ray decides.
+        node_ids: (S,) Ray node on which each shard runs; default: Ray decides.
 
     Raises:
         StorageError: shards do not fit the rows, or this trial has a bank already.
@@ -65,7 +66,8 @@ def start_sharded_bank(
         raise StorageError(f"{len(node_ids)} nodes are named for {shards} shards of the bank; name one per shard")
     actors: list[Any] = []
     for shard in range(shards):
-        where = NodeAffinitySchedulingStrategy(node_ids[shard], soft=True) if node_ids else "DEFAULT"
+        # Not soft: Ray places an actor without CPUs that is only softly bound anywhere.
+        where = NodeAffinitySchedulingStrategy(node_ids[shard], soft=False) if node_ids else "DEFAULT"
         # Typed as Any: Ray's hints do not know `concurrency_groups`.
         declare: Any = ray.remote
         kind = declare(concurrency_groups=THREADS, num_cpus=0, max_restarts=0, scheduling_strategy=where)(BankShard)
@@ -135,13 +137,24 @@ class ShardedBank(StateBank):
         """See `StateBank.snapshot`. Every shard writes its own file, so all nodes must see `folder`."""
         self.flush()
         remove_snapshot(folder)
-        newest = max(self._all("latest")) if step is None else step
-        self._all("snapshot", str(folder.absolute()), newest, self.timeout_s, patience_s=self.timeout_s + 600.0)
+        newest = self._newest() if step is None else step
+        holds = self._holds(newest)
+        drawn = self._reservoir(newest + 1) if holds.reservoir else ()
+        limit = int(drawn.keys[-1]) if drawn else NO_LIMIT
+        coming = [
+            actor.snapshot.remote(
+                str(folder.absolute()), newest, Part(shard, self.shards, holds, limit), self.timeout_s
+            )
+            for shard, actor in enumerate(self._actors)
+        ]
+        for shard, written in enumerate(coming):
+            self._ask(shard, written, patience_s=self.timeout_s + 600.0)
 
     def restore(self, folder: Path) -> None:
         """See `StateBank.restore`."""
         self.flush()
         self._prefetched.clear()
+        self._limit = 0, NO_LIMIT
         header = read_header(folder, self.layout)
         self._all("restore", str(folder.absolute()), header, patience_s=600.0)
 
@@ -149,6 +162,7 @@ class ShardedBank(StateBank):
         """See `StateBank.clear`."""
         self.flush()
         self._prefetched.clear()
+        self._limit = 0, NO_LIMIT
         self._all("clear")
 
     def counters(self) -> dict[str, int]:
@@ -169,6 +183,14 @@ class ShardedBank(StateBank):
                 ray.kill(actor)
             self._fetchers.shutdown(wait=False, cancel_futures=True)
             self._prefetched.clear()
+
+    def _newest(self) -> int:
+        self.flush()
+        return max(self._all("newest"))
+
+    def _holds(self, step: int) -> Holdings:
+        self.flush()
+        return Holdings(*(any(answers) for answers in zip(*self._all("holds", step), strict=True)))
 
     def _deposit(self, step: int, rows: Int64, block: Wire, zeroed: npt.NDArray[np.bool_]) -> None:
         self._settle()
@@ -222,12 +244,38 @@ class ShardedBank(StateBank):
         self._settle()
         return np.concatenate(self._all("moments", step, self.timeout_s))
 
+    def _offer(self, offer: Offer) -> None:
+        self._settle()
+        shard_m = self.layout.shard_of(offer.rows, self.shards)
+        for shard, place in self._split(offer.reported):
+            mine = np.flatnonzero(shard_m == shard)
+            part = offer._replace(
+                reported=offer.reported[place],
+                keys=offer.keys[mine],
+                rows=offer.rows[mine],
+                states=_select(offer.states, mine),
+            )
+            self._pending.append((shard, self._actors[shard].offer.remote(part)))
+
+    def _reservoir(self, step: int) -> Reservoir:
+        self._settle()
+        return merge_reservoirs(self._all("reservoir", step, self.timeout_s), self.layout.capacity)
+
+    def _reservoir_states(self, steps: Int64, rows: Int64, out: Float32) -> None:
+        self._settle()
+        coming = [
+            (shard, place, self._actors[shard].reservoir_states.remote(steps[place], rows[place]))
+            for shard, place in self._split(rows)
+        ]
+        for shard, place, states in coming:
+            decode_into(out, place, self._ask(shard, states), np.arange(place.size))
+
     def _split(self, rows: Int64) -> list[tuple[int, Int64]]:
         shard_n = self.layout.shard_of(rows, self.shards)
         return [(int(shard), np.flatnonzero(shard_n == shard)) for shard in np.unique(shard_n)]
 
     def _settle(self, wait: bool = False) -> None:
-        """Raise the error of an earlier write that failed; with `wait`, of any earlier write."""
+        """Raise the first error of earlier writes; with `wait`, wait for all of them."""
         if self._closed:
             raise StorageError(f"the state bank of trial {self._trial!r} is closed; open a new one")
         refs = [ref for _, ref in self._pending]
@@ -235,9 +283,16 @@ class ShardedBank(StateBank):
         done = set(refs[:surplus])
         if refs[surplus:]:
             done.update(ray.wait(refs[surplus:], num_returns=len(refs) - surplus, timeout=0, fetch_local=False)[0])
-        for shard, ref in [entry for entry in self._pending if entry[1] in done]:
-            self._pending.remove((shard, ref))
-            self._ask(shard, ref)
+        settled = [entry for entry in self._pending if entry[1] in done]
+        self._pending = [entry for entry in self._pending if entry[1] not in done]
+        errors: list[Exception] = []
+        for shard, ref in settled:
+            try:
+                self._ask(shard, ref)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _all(self, method: str, *args: Any, patience_s: float | None = None) -> list[Any]:
         coming = [getattr(actor, method).remote(*args) for actor in self._actors]

@@ -1,46 +1,75 @@
 """Snapshots of the bank: one Arrow IPC file per shard, readable by any number of shards.
 
 A file `bank-<shard>-of-<shards>.arrow` holds the rows of its shard in row order: `row` (int64), `state` (E values in
-wire precision) and `moments` (3 K float64), the last two only if that step has them. The schema's metadata say which
-bank it was, so that a file of another bank or an incomplete set is refused.
+wire precision) and `moments` (3 K float64), the last two only if that step has them. A file
+`reservoir-<shard>-of-<shards>.arrow` beside it, of a bank with a reservoir, holds the entries of its rows in the order
+of their keys: `key` (uint64), `step`, `row` and `state`. The schema's metadata say which bank it was, so that a file of
+another bank or an incomplete set is refused.
 """
 
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from storage.bank.contract import Holdings
 from storage.bank.layout import BankLayout, Int64, Wire
+from storage.bank.reservoir import Entries
+from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import RowStore
 from storage.errors import StorageError
 
-_FORMAT = 1
+_FORMAT = 2
 _BATCH_BYTES = 64 << 20
 """Rows are gathered in batches of about this size, so that writing needs little memory beside the bank's own."""
 
 
+class Part(NamedTuple):
+    """Which part of a snapshot a shard is to write."""
+
+    shard: int
+    shards: int
+    holds: Holdings
+    """What the whole bank holds of the step."""
+    limit: int
+    """The largest key of the reservoir of the whole bank; a shard's entries above it are left out."""
+
+
 def write_shard(
-    store: RowStore, layout: BankLayout, folder: Path, step: int, shard: int, shards: int, timeout_s: float
+    store: RowStore, drawn: ReservoirStore, layout: BankLayout, folder: Path, step: int, part: Part, timeout_s: float
 ) -> None:
-    """Write what `store` holds of `step` (-1: nothing), waiting for late rows; the file appears whole or not at all."""
-    states, moments = store.holds(step)
-    header = {"format": _FORMAT, "layout": layout.to_dict(), "step": step, "shard": shard, "shards": shards}
-    header |= {"states": states, "moments": moments, "counters": store.counters}
+    """Write one shard's files of `step` (-1: nothing), waiting for late rows; each appears whole or not at all."""
+    header = {"format": _FORMAT, "layout": layout.to_dict(), "seed": drawn.seed, "counters": store.counters}
+    header |= {"step": step, "shard": part.shard, "shards": part.shards} | part.holds._asdict()
+    metadata = {"bank": json.dumps(header)}
+    state = pa.field("state", pa.list_(pa.from_numpy_dtype(layout.wire_type), layout.elements))
     fields = [pa.field("row", pa.int64())]
-    if states:
-        fields.append(pa.field("state", pa.list_(pa.from_numpy_dtype(layout.wire_type), layout.elements)))
-    if moments:
+    if part.holds.states:
+        fields.append(state)
+    if part.holds.moments:
         fields.append(pa.field("moments", pa.list_(pa.float64(), 3 * len(layout.groups))))
-    schema = pa.schema(fields, metadata={"bank": json.dumps(header)})
-    target = folder / f"bank-{shard:05d}-of-{shards:05d}.arrow"
+    schema = pa.schema(fields, metadata=metadata)
+    _write(_path(folder, "bank", part), schema, _batches(store, layout, schema, step, timeout_s))
+    if part.holds.reservoir:
+        ids = [pa.field("key", pa.uint64()), pa.field("step", pa.int64()), pa.field("row", pa.int64())]
+        schema = pa.schema([*ids, state], metadata=metadata)
+        entries = drawn.entries(step + 1, part.limit, timeout_s)
+        _write(_path(folder, "reservoir", part), schema, _entry_batches(entries, layout, schema))
+
+
+def _path(folder: Path, kind: str, part: Part) -> Path:
+    return folder / f"{kind}-{part.shard:05d}-of-{part.shards:05d}.arrow"
+
+
+def _write(target: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     partial = target.with_suffix(".partial")
     with partial.open("wb") as file:
         with pa.ipc.new_file(file, schema) as writer:
-            for batch in _batches(store, layout, schema, step, timeout_s):
+            for batch in batches:
                 writer.write_batch(batch)
         file.flush()
         os.fsync(file.fileno())
@@ -66,6 +95,16 @@ def _batches(
         yield pa.record_batch(columns, schema=schema)
 
 
+def _entry_batches(entries: Entries, layout: BankLayout, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    count = max(1, _BATCH_BYTES // layout.row_bytes)
+    for start in range(0, len(entries.keys), count):
+        part = entries.take(slice(start, start + count))
+        values = pa.array(part.block(layout.elements, layout.wire_type).reshape(-1))
+        columns = [pa.array(part.keys), pa.array(part.steps), pa.array(part.rows)]
+        columns.append(pa.FixedSizeListArray.from_arrays(values, layout.elements))
+        yield pa.record_batch(columns, schema=schema)
+
+
 def _gather(store: RowStore, layout: BankLayout, step: int, rows: Int64, timeout_s: float) -> Wire:
     gathered = np.empty((rows.size, layout.elements), dtype=layout.wire_type)
     with store.lock:
@@ -77,35 +116,50 @@ def _gather(store: RowStore, layout: BankLayout, step: int, rows: Int64, timeout
 def remove_snapshot(folder: Path) -> None:
     """Remove the bank's own files of an earlier snapshot, whole or partial, from `folder`; makes it if absent."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in [*folder.glob("bank-*-of-*.arrow"), *folder.glob("bank-*-of-*.partial")]:
-        path.unlink()
+    for kind in ("bank", "reservoir"):
+        for path in [*folder.glob(f"{kind}-*-of-*.arrow"), *folder.glob(f"{kind}-*-of-*.partial")]:
+            path.unlink()
 
 
 def read_header(folder: Path, layout: BankLayout) -> dict[str, Any]:
     """Check that `folder` holds one whole snapshot of a bank of this layout.
 
     Returns:
-        `step`, `states`, `moments`, and `counters` summed over its shards.
+        `step`, `states`, `moments`, `reservoir`, its `seed`, and `counters` summed over its shards.
 
     Raises:
         StorageError: no snapshot, a missing or unreadable file, or a bank of another layout.
     """
-    paths = sorted(folder.glob("bank-*-of-*.arrow"))
+    headers = _read_set(folder, "bank", layout)
+    first = headers[0]
+    same = ("step", "shards", *Holdings._fields)
+    kept = _read_set(folder, "reservoir", layout) if first["reservoir"] else []
+    for header in [*headers, *kept]:
+        if any(header[key] != first[key] for key in same):
+            raise StorageError(
+                f"{header['path']} is of another snapshot than {first['path']}; use a folder with one snapshot"
+            )
+    counters = {name: sum(header["counters"][name] for header in headers) for name in first["counters"]}
+    return {key: first[key] for key in (*same, "seed")} | {"counters": counters}
+
+
+def _read_set(folder: Path, kind: str, layout: BankLayout) -> list[dict[str, Any]]:
+    """The headers of all files of one kind, in the order of their shards; each with its `path`."""
+    paths = sorted(folder.glob(f"{kind}-*-of-*.arrow"))
     if not paths:
         raise StorageError(
-            f"{folder} holds no snapshot of a state bank; name the folder that a snapshot was written to"
+            f"{folder} holds no snapshot of a state bank ({kind} files); name the folder a snapshot was written to"
         )
-    headers = [_read_one(path) for path in paths]
-    first = headers[0]
-    if [header["shard"] for header in headers] != list(range(first["shards"])):
-        raise StorageError(f"{folder} holds {len(paths)} of {first['shards']} files of a snapshot; use a whole one")
-    for path, header in zip(paths, headers, strict=True):
+    headers = [_read_one(path) | {"path": str(path)} for path in paths]
+    if [header["shard"] for header in headers] != list(range(headers[0]["shards"])):
+        raise StorageError(
+            f"{folder} holds {len(paths)} of {headers[0]['shards']} {kind} files of a snapshot; use a whole one"
+        )
+    for header in headers:
         if header["layout"] != layout.to_dict():
-            raise StorageError(f"{path} is of another bank: {_difference(header['layout'], layout.to_dict())}")
-        if any(header[key] != first[key] for key in ("step", "states", "moments", "shards")):
-            raise StorageError(f"{path} is of another snapshot than {paths[0].name}; use a folder with one snapshot")
-    counters = {name: sum(header["counters"][name] for header in headers) for name in first["counters"]}
-    return {key: first[key] for key in ("step", "states", "moments")} | {"counters": counters}
+            difference = _difference(header["layout"], layout.to_dict())
+            raise StorageError(f"{header['path']} is of another bank: {difference}")
+    return headers
 
 
 def _read_one(path: Path) -> dict[str, Any]:
@@ -129,12 +183,35 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
 def load_rows(store: RowStore, folder: Path, layout: BankLayout, header: dict[str, Any]) -> None:
     """Replace the content of `store` by its rows of the snapshot; counters start at 0."""
     store.clear()
-    for path in sorted(folder.glob("bank-*-of-*.arrow")):
+    for batch in _stored(folder, "bank"):
+        _load_batch(store, layout, header, batch)
+    store.counters = dict.fromkeys(store.counters, 0)
+
+
+def load_reservoir(drawn: ReservoirStore, folder: Path, layout: BankLayout, header: dict[str, Any]) -> None:
+    """Replace the content of `drawn` by the entries of its rows in the snapshot."""
+    drawn.clear()
+    if header["reservoir"]:
+        parts = [_load_entries(drawn, layout, batch) for batch in _stored(folder, "reservoir")]
+        drawn.restore(header["step"] + 1, header["seed"], parts)
+
+
+def _stored(folder: Path, kind: str) -> Iterator[pa.RecordBatch]:
+    for path in sorted(folder.glob(f"{kind}-*-of-*.arrow")):
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
-            for index in range(reader.num_record_batches):
-                _load_batch(store, layout, header, reader.get_batch(index))
-    store.counters = dict.fromkeys(store.counters, 0)
+            yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+
+
+def _load_entries(drawn: ReservoirStore, layout: BankLayout, batch: pa.RecordBatch) -> Entries:
+    keys, steps, rows = (batch.column(name).to_numpy() for name in ("key", "step", "row"))
+    mine = np.flatnonzero((rows >= drawn.lo) & (rows < drawn.hi))
+    # Fancy indexing copies, so the bank keeps nothing of the mapped file.
+    return Entries.of_block(keys[mine], steps[mine], rows[mine], _states_of(batch, layout)[mine]).owned()
+
+
+def _states_of(batch: pa.RecordBatch, layout: BankLayout) -> Wire:
+    return batch.column("state").flatten().to_numpy(zero_copy_only=True).reshape(-1, layout.elements)
 
 
 def _load_batch(store: RowStore, layout: BankLayout, header: dict[str, Any], batch: pa.RecordBatch) -> None:
@@ -143,9 +220,9 @@ def _load_batch(store: RowStore, layout: BankLayout, header: dict[str, Any], bat
     if not mine.size:
         return
     if header["states"]:
-        values = batch.column("state").flatten().to_numpy(zero_copy_only=True).reshape(-1, layout.elements)
-        # Fancy indexing copies, so the bank keeps nothing of the mapped file.
-        store.put_states(header["step"], rows[mine], values[mine], np.zeros(mine.size, dtype=bool))
+        # Fancy indexing copies, as above.
+        states = _states_of(batch, layout)[mine]
+        store.put_states(header["step"], rows[mine], states, np.zeros(mine.size, dtype=bool))
     if header["moments"]:
         sums = batch.column("moments").flatten().to_numpy(zero_copy_only=True).reshape(-1, len(layout.groups), 3)
         store.put_moments(header["step"], rows[mine], sums[mine])

@@ -36,7 +36,25 @@ def test_dry_run_table_shows_trials_needs_and_total(run_command: Command, tmp_pa
     assert list(tmp_path.iterdir()) == [], "a dry run leaves nothing behind"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--list"], ["noise_scale", "--dry-run"]])
+def test_dry_run_table_shows_what_every_bank_moves_and_holds(run_command: Command) -> None:
+    done = run_command("interventions", "--dry-run", "--set", "trial.workers=2", "--set", "sweep.arms=tbtt,reservoir")
+    assert done.returncode == 0, done.stderr
+    (bank,) = [line.split() for line in done.stdout.splitlines() if "everything" in line and "tbtt" in line]
+    # 2 shards; a row of 2 x (16 x 16 x 64 + 384 x 3) x 4 bytes; 24 rows a step, 2 x 12 in a shard, 2 x 12 in a worker.
+    numbers = [word for word in bank if word not in ("│", "tbtt", "everything")]
+    assert numbers == ["2", "137", "KiB", *("3.2", "MiB") * 3, "12.8", "MiB"]
+    assert "at once: at most" in done.stdout
+
+
+def test_a_pipe_that_closes_early_gives_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m sweeps.run noise_scale --dry-run --json | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--list"], ["interventions", "--dry-run"]])
 def test_nothing_heavy_is_imported(arguments: list[str], tmp_path: Path) -> None:
     program = (
         "import sys\n"
@@ -62,6 +80,8 @@ def test_nothing_heavy_is_imported(arguments: list[str], tmp_path: Path) -> None
         (["noise_scale", "--set", "base.checkpoint=nowhere"], "nowhere"),
         (["noise_scale", "--set", "model.size=130m"], "d_model = 128, but the chosen model has 768"),
         (["noise_scale", "--set", "trial.workers=24"], "asks for 24 CPUs"),
+        (["interventions", "--set", "trial.rows=80000000"], "lower trial.rows (now 80000000)"),
+        (["interventions", "--set", "sweep.arms=tbt"], "did you mean 'tbtt'"),
         (["noise_scale", "--out", "occupied"], "not a sweep"),
         (["noise_scale", "--out", "empty.txt/sub"], "cannot be written"),
         (["noise_scale", "--set", "tracking.uri=sqlite:///no/folder/mlflow.db"], "no/folder"),

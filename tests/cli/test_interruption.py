@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.command_line import Command, environment, small_sweep
+from tests.cli.command_line import Command, small_sweep, start_driver
 from tests.cli.stores import children, runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -21,23 +20,8 @@ SWEEP = small_sweep("--out", "out", "--set", "sweep.values=0.1", "--set", "trial
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A sweep under way: its first trial has finished."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sweeps.run", *SWEEP],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 200
-    while not list(tmp_path.glob("out/trials/*/result.json")):
-        assert process.poll() is None and time.monotonic() < deadline, "no trial finished"
-        time.sleep(0.2)
-    yield process
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
+    with start_driver(tmp_path, *SWEEP, until=lambda: any(tmp_path.glob("out/trials/*/result.json"))) as process:
+        yield process
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -32,6 +32,12 @@ def test_training_values_that_are_not_finite_are_left_out_and_counted() -> None:
     assert left_out == 2
 
 
+def test_a_value_that_json_could_not_hold_counts_as_not_finite() -> None:
+    points, left_out = training_points([{"step": 1, "loss": None, "skipped": 1, "zeroed_rows": 24, "state_rms": None}])
+    assert points == [Point("train/skipped", 1.0, 1), Point("train/zeroed_rows", 24.0, 1)]
+    assert left_out == 2
+
+
 def test_a_step_made_twice_counts_once_with_its_later_value() -> None:
     points, _ = training_points([{"step": 2, "loss": 5.0}, {"step": 1, "loss": 4.0}, {"step": 2, "loss": 3.0}])
     assert points == [Point("train/loss", 4.0, 1), Point("train/loss", 3.0, 2)]

@@ -10,6 +10,7 @@ from matplotlib.image import imread
 
 from sweeps.figure_lines import TOKENS_PER_POINT, lines, merge_thin_bins, position_ticks, styles, view_limits
 from sweeps.figures import comparison_html, comparison_png, scale_png, write_figures
+from sweeps.plan import make_plan
 from sweeps.tables import ArmResult
 from tests.curve_makers import make_curve
 
@@ -80,6 +81,18 @@ def test_swept_values_are_coloured_in_their_order(results: list[ArmResult]) -> N
 def test_an_arm_looks_the_same_in_every_sweep(results: list[ArmResult]) -> None:
     assert styles(results[:2])["base"] == styles(results)["base"]
     assert styles(results)["zero"].dash == "dash"
+
+
+def test_the_arms_of_a_sweep_of_all_are_told_apart_by_colour_and_dash() -> None:
+    plan = make_plan("interventions", "demo", [], 1)
+    found = styles(trial.arm for trial in plan.trials)
+    looks = {(style.color, style.dash) for style in found.values()}
+    assert len(looks) == len(found) == len(plan.trials)
+
+
+def test_two_lengths_of_longer_context_look_different() -> None:
+    found = styles([result("longer_context 4", 1.2, 0.0), result("longer_context 8", 1.2, 0.0)])
+    assert found["longer_context 4"] != found["longer_context 8"]
 
 
 def test_seeds_are_one_line_of_pooled_nll() -> None:

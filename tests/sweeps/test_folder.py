@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.curve_files import write_curve
+from storage.curve_files import read_curve, write_curve
+from storage.curves import Curve
 from sweeps.folder import SweepFolder, choose_folder
 from sweeps.plan import SweepPlan, make_plan
 from sweeps.settings import SettingError
@@ -86,6 +87,48 @@ def test_only_a_whole_result_of_the_same_trial_counts_as_finished(tmp_path: Path
         for damaged in ('{"identity"', "[]", json.dumps({"identity": trial.identity})):
             (place / "result.json").write_text(damaged)
             assert folder.result(trial) is None
+
+
+def finish(folder: SweepFolder, number: int) -> Path:
+    """A finished trial with a curve of the documents `document-0` to `document-7`."""
+    trial = folder.plan.trials[number]
+    place = folder.trial(trial)
+    place.mkdir(parents=True)
+    write_curve(place / "report.parquet", make_curve())
+    (place / "history.json").write_text("[]")
+    result = {"identity": trial.identity, "curves": {"report": "report.parquet"}}
+    (place / "result.json").write_text(json.dumps(result))
+    return place
+
+
+def test_a_whole_result_is_read_once_and_again_when_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        place = finish(folder, 1)
+        trial = folder.plan.trials[1]
+        reads: list[Path] = []
+
+        def noted(path: Path) -> Curve:
+            reads.append(path)
+            return read_curve(path)
+
+        monkeypatch.setattr("sweeps.folder.read_curve", noted)
+        assert folder.result(trial) == folder.result(trial) and len(reads) == 1
+        (place / "history.json").write_text("[ ]")
+        assert folder.result(trial) is not None and len(reads) == 2
+        (place / "report.parquet").unlink()
+        assert folder.result(trial) is None
+
+
+def test_a_text_under_another_name_is_said_before_anything_runs(tmp_path: Path) -> None:
+    names = [f"document-{number}" for number in range(8)]
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        folder.check_documents(["anything"])
+        finish(folder, 0)
+        folder.check_documents(names)
+        with pytest.raises(SettingError, match="'document-0', which is now called 'renamed-0': give the files"):
+            folder.check_documents([name.replace("document", "renamed") for name in names])
 
 
 def test_a_mistake_leaves_the_folder_free_for_other_settings(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ import pytest
 from models.checkpoints import save_checkpoint
 from models.mamba2 import Mamba2LanguageModel
 from models.sizes import dims
-from sweeps.plan import SweepPlan, check_resources, make_plan
+from sweeps.plan import SweepPlan, arm_name, make_plan
 from sweeps.settings import SettingError
 from tests.tokenizer_makers import VOCABULARY, added_token, changed, make_tokenizer
+from workers.intervention_settings import InterventionSettings
+from workers.settings import TrialConfig
 
 SMALL = ["base.checkpoint=fresh", "sweep.values=0.01,0.1"]
 
@@ -39,11 +41,30 @@ def test_identities_differ_and_are_stable() -> None:
 
 
 def test_only_state_passing_sends_states_to_the_bank() -> None:
-    plan = make_plan("noise_scale", "demo", SMALL, 1)
-    state_bytes = {trial.label: trial.state_bytes for trial in plan.trials}
+    banks = {trial.label: trial.as_json()["bank"] for trial in make_plan("noise_scale", "demo", SMALL, 1).trials}
     # 24 rows x 2 layers x 16 heads x 16 channels x 64 columns x 4 bytes
-    assert state_bytes.pop("state_passing") == 24 * 2 * 16 * 16 * 64 * 4
-    assert set(state_bytes.values()) == {0}
+    passing = banks.pop("state_passing")
+    assert (passing["mode"], passing["step_bytes"]) == ("everything", 24 * 2 * 16 * 16 * 64 * 4)
+    assert set(banks.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("arm", "varies", "label", "value"),
+    [
+        ("state_passing", "", "state_passing", None),
+        ("state_passing", "intervention.reset_probability", "state_passing 0.3", 0.3),
+        ("mixture", "intervention.reset_probability", "mixture zero+state_passing 0.3", 0.3),
+        ("zero", "intervention.reset_probability", "zero", None),
+        ("random_noise", "", "random_noise 0.05", None),
+        ("random_noise", "intervention.sigma", "random_noise 0.05", 0.05),
+        ("longer_context", "intervention.sigma", "longer_context 4", None),
+        ("correlated_noise", "", "correlated_noise head", None),
+    ],
+)
+def test_a_name_holds_each_value_once(arm: str, varies: str, label: str, value: float | None) -> None:
+    settings = InterventionSettings(sigma=0.05, reset_probability=0.3)
+    found = arm_name(TrialConfig(arm=arm, intervention=settings), varies)
+    assert (found.label, found.arm, found.value) == (label, arm, value)
 
 
 def test_threads_limit_how_many_trials_run_at_once() -> None:
@@ -51,10 +72,11 @@ def test_threads_limit_how_many_trials_run_at_once() -> None:
     assert plan.concurrency(cpus=4) == 2 and plan.concurrency(cpus=2) == 1
 
 
-def test_more_cpus_than_there_are_is_said_at_once() -> None:
-    plan = make_plan("noise_scale", "demo", [*SMALL, "trial.workers=4", "trial.threads=2"], 1)
-    with pytest.raises(SettingError, match="asks for 8 CPUs .* but this machine has 2"):
-        check_resources(plan, 2, "this machine")
+def test_gpus_limit_them_too_unless_the_trials_run_on_cpus() -> None:
+    plan = make_plan("noise_scale", "demo", [*SMALL, "trial.workers=2"], 1)
+    assert plan.concurrency(cpus=16, gpus=4) == 2
+    on_cpus = make_plan("noise_scale", "demo", [*SMALL, "trial.workers=2", "trial.device=cpu"], 1)
+    assert on_cpus.concurrency(cpus=16, gpus=4) == 8
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,12 @@ def test_one_document_leaves_the_verdict_open() -> None:
     assert length_generalization(curve_with_levels([2.0, 1.5, 1.9], documents=1)) == "undecided"
 
 
+def test_windows_no_longer_than_the_training_context_leave_the_verdict_open() -> None:
+    rising = dataclasses.replace(curve_with_levels([1.5, 1.9, 2.4]), train_length=48)
+    assert length_generalization(rising) == "undecided"
+    assert length_generalization(dataclasses.replace(rising, train_length=32)) == "fails"
+
+
 def test_the_best_bin_comes_from_the_select_curve() -> None:
     report, select = curve_with_levels([1.40, 1.45, 1.44]), curve_with_levels([1.5, 1.45, 1.6])
     assert (lowest_bin(report), lowest_bin(select)) == (0, 1)

@@ -38,9 +38,9 @@ def small_trial() -> TrialMaker:
         return TrialConfig(
             arm=arm,
             base=BaseSettings(checkpoint="fresh"),
-            intervention=InterventionSettings(**groups.get("intervention", {})),
+            intervention=InterventionSettings(**{"factor": 2, **groups.get("intervention", {})}),
             trial=TrialSettings(**trial),
-            optimizer=OptimizerSettings(peak_lr=3e-3, **groups.get("optimizer", {})),
+            optimizer=OptimizerSettings(**{"peak_lr": 3e-3, **groups.get("optimizer", {})}),
             eval=EvalSettings(**{**evaluation, **groups.get("eval", {})}),
         )
 

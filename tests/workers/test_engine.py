@@ -44,3 +44,27 @@ def test_the_rate_of_a_step_reaches_every_group(small_trial: TrialMaker) -> None
     engine = build_engine(build_model(config.model, 256, seed=0), config, world=1)
     set_learning_rate(engine, 0.123)
     assert [group["lr"] for group in engine.optimizer.param_groups] == [0.123, 0.123]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("micro_rows", [6, 3])
+def test_a_gradient_that_is_not_finite_moves_neither_weights_nor_moments(
+    micro_rows: int, stage: int, precision: str, small_trial: TrialMaker
+) -> None:
+    def trained(batches: list[int], poisoned: int | None = None) -> dict[str, torch.Tensor]:
+        config = small_trial("zero", trial={"zero_stage": stage, "precision": precision, "micro_rows": micro_rows})
+        engine = build_engine(build_model(config.model, 256, seed=0), config, world=1)
+        set_learning_rate(engine, 1e-2)
+        for batch in batches:
+            tokens = torch.randint(256, (6, 33), generator=torch.Generator().manual_seed(batch))
+            for part, rows in enumerate(tokens.split(micro_rows)):
+                nll_sum, _ = engine(rows[:, :-1], rows[:, 1:], None)
+                # Only the first micro-batch is poisoned: what the others add must not hide it.
+                engine.backward(nll_sum * (float("nan") if batch == poisoned and part == 0 else 1 / 192))
+                engine.step()
+            assert engine.was_step_applied() == (batch != poisoned)
+        return {name: value.clone() for name, value in plain_weights(engine).items()}
+
+    skipped, plain = trained([0, 1, 2], poisoned=1), trained([0, 2])
+    assert all(torch.equal(skipped[name], plain[name]) for name in plain)

@@ -1,133 +1,116 @@
-"""The contract of interventions, and what each arm promises beyond it."""
+"""The contract that every arm keeps. What an arm promises beyond it is tested in `test_<arm>.py`."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from models.interface import State
-from models.registry import build_model
-from models.settings import ModelSettings
-from storage.bank.in_process import InProcessBank
-from storage.bank.layout import BankLayout
+from tests.workers.intervention_makers import MODEL, ROWS, VECTOR, build, drawn, final_state, open_bank
 from workers.arms import ARMS
-from workers.interventions import Intervention, InterventionContext, build_intervention
-from workers.settings import InterventionSettings
-from workers.state_vector import StateVector
 
-MODEL = build_model(ModelSettings(), 256, seed=0)
-VECTOR = StateVector(MODEL.state_spec(), ["recurrent"])
-ROWS = 6
-TRAINING_ARMS = [arm.name for arm in ARMS.values() if arm.trains]
-
-
-def build(arm: str, **settings: float) -> Intervention:
-    bank = InProcessBank(BankLayout(rows=ROWS, elements=VECTOR.elements)) if ARMS[arm].uses_bank else None
-    context = InterventionContext(
-        settings=InterventionSettings(**settings),  # type: ignore[arg-type]
-        vector=VECTOR,
-        zero_state=MODEL.zero_state,
-        rows=ROWS,
-        seed=7,
-        bank=bank,
-    )
-    return build_intervention(arm, context)
-
-
-def final_state(step: int, rows: np.ndarray) -> State:
-    """A final state that depends on step and row alone, so that different groupings of rows can be compared."""
-    vectors = np.stack([np.random.default_rng([step, row]).standard_normal(VECTOR.elements) for row in rows])
-    return VECTOR.unpack(vectors.astype(np.float32), MODEL.zero_state(len(rows)))
+ARM_SETTINGS: list[Any] = [
+    pytest.param("zero", {}, id="zero"),
+    pytest.param("longer_context", {}, id="longer_context"),
+    pytest.param("random_noise", {"sigma": 0.3}, id="random_noise"),
+    pytest.param("fitted_noise", {}, id="fitted_noise"),
+    pytest.param("state_passing", {"reset_probability": 0.3}, id="state_passing"),
+    pytest.param("state_passing", {"reset_by": "batch", "reset_probability": 0.5}, id="state_passing-batch"),
+    pytest.param("state_passing", {"passing": "permuted"}, id="state_passing-permuted"),
+    pytest.param("shuffled_entries", {}, id="shuffled_entries"),
+    pytest.param("tbtt", {"reset_probability": 0.3}, id="tbtt"),
+    pytest.param("reservoir", {"capacity": 8}, id="reservoir"),
+    pytest.param("correlated_noise", {"capacity": 8, "scope": "head"}, id="correlated_noise-head"),
+    pytest.param("correlated_noise", {"capacity": 8, "scope": "layer"}, id="correlated_noise-layer"),
+    pytest.param("correlated_noise", {"capacity": 8, "scope": "all"}, id="correlated_noise-all"),
+    pytest.param("mixture", {}, id="mixture"),
+    pytest.param("mixture", {"mixture": ("fitted_noise", "reservoir")}, id="mixture-of-noise-and-reservoir"),
+]
+WHOLE = [list(range(ROWS))]
+PIECES = [[4, 5], [0, 1, 2], [3]]
+every_arm = pytest.mark.parametrize(("arm", "settings"), ARM_SETTINGS)
 
 
-def drawn(arm: str, groups: list[list[int]], steps: int = 3) -> np.ndarray:
-    """Initial states (steps, G, E) when rows come in these groups."""
-    intervention = build(arm, sigma=0.3)
-    out = np.zeros((steps, ROWS, VECTOR.elements), np.float32)
-    for step in range(steps):
-        for group in groups:
-            state = intervention.initial_state(step, np.array(group))
-            out[step, group] = 0 if state is None else VECTOR.pack(state)
-            intervention.observe(step, np.array(group), final_state(step, np.array(group)))
-    return out
+def test_every_arm_that_trains_is_in_this_suite() -> None:
+    assert {parameters.values[0] for parameters in ARM_SETTINGS} == {arm.name for arm in ARMS.values() if arm.trains}
 
 
-@pytest.mark.parametrize("arm", TRAINING_ARMS)
-def test_initial_states_do_not_depend_on_how_rows_are_grouped(arm: str) -> None:
-    whole = drawn(arm, [[0, 1, 2, 3, 4, 5]])
-    assert np.array_equal(whole, drawn(arm, [[4, 5], [0, 1, 2], [3]]))
+@every_arm
+def test_initial_states_do_not_depend_on_how_rows_are_grouped(arm: str, settings: dict[str, Any]) -> None:
+    whole = drawn(build(arm, **settings), arm, WHOLE, range(4))
+    assert np.array_equal(whole, drawn(build(arm, **settings), arm, PIECES, range(4)))
 
 
-@pytest.mark.parametrize("arm", TRAINING_ARMS)
-def test_only_the_recurrent_part_is_touched_and_in_fp32(arm: str) -> None:
-    intervention = build(arm, sigma=0.3, reset_probability=0.0)
+@every_arm
+def test_another_seed_gives_other_states_unless_there_is_nothing_to_draw(arm: str, settings: dict[str, Any]) -> None:
+    one, other = (drawn(build(arm, seed=seed, **settings), arm, WHOLE, range(6)) for seed in (1, 2))
+    assert np.array_equal(one, other) == (arm in ("zero", "longer_context"))
+
+
+@every_arm
+def test_the_first_step_starts_from_zero_except_under_random_noise(arm: str, settings: dict[str, Any]) -> None:
+    assert (drawn(build(arm, **settings), arm, WHOLE, range(1)) == 0).all() == (arm != "random_noise")
+
+
+@every_arm
+def test_only_the_parts_asked_for_are_touched_and_no_gradient_reaches_them(arm: str, settings: dict[str, Any]) -> None:
+    intervention = build(arm, **settings)
+    rows = np.arange(ROWS)
     for step in range(2):
-        state = intervention.initial_state(step, np.arange(ROWS))
-        intervention.observe(step, np.arange(ROWS), final_state(step, np.arange(ROWS)))
+        state = intervention.initial_state(step, rows)
+        intervention.observe(step, rows, final_state(step, rows))
     for layer in state or []:
         assert layer["recurrent"].dtype == torch.float32 and not layer["recurrent"].requires_grad
-        assert (layer["conv"] == 0).all()
+        assert bool((layer["conv"] == 0).all()) == (arm != "tbtt")
 
 
-@pytest.mark.parametrize("arm", TRAINING_ARMS)
-def test_state_dict_survives_a_resume(arm: str) -> None:
-    intervention = build(arm)
-    build(arm).load_state_dict(intervention.state_dict())
+@every_arm
+def test_what_a_checkpoint_keeps_continues_bit_for_bit(arm: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    whole = drawn(build(arm, **settings), arm, WHOLE, range(6))
+
+    bank = open_bank(arm, **settings)
+    stopped = build(arm, bank=bank, **settings)
+    first = drawn(stopped, arm, PIECES, range(3))
+    stopped.prepare_snapshot()
+    bank.snapshot(tmp_path)
+    kept = json.dumps(stopped.state_dict())
+
+    restored = open_bank(arm, **settings)
+    restored.restore(tmp_path)
+    resumed = build(arm, bank=restored, **settings)
+    resumed.load_state_dict(json.loads(kept))
+    second = drawn(resumed, arm, WHOLE, range(3, 6))
+    assert np.array_equal(whole, np.concatenate([first, second]))
 
 
-def test_zero_is_always_zero() -> None:
-    assert (drawn("zero", [list(range(ROWS))]) == 0).all()
-
-
-def test_every_sigma_scales_the_same_normals() -> None:
-    def noise(sigma: float) -> np.ndarray:
-        state = build("random_noise", sigma=sigma).initial_state(5, np.arange(ROWS))
-        assert state is not None
-        return VECTOR.pack(state)
-
-    assert np.allclose(noise(0.2), 2 * noise(0.1), rtol=1e-6)
-    assert abs(noise(0.5).std() - 0.5) < 0.01
-
-
-def test_state_passing_hands_on_the_final_state_of_the_step_before() -> None:
-    intervention = build("state_passing", reset_probability=0.0)
+@every_arm
+def test_a_final_state_that_is_not_finite_leaves_no_trace_but_zeros(arm: str, settings: dict[str, Any]) -> None:
+    intervention = build(arm, **settings)
     rows = np.arange(ROWS)
-    first = intervention.initial_state(0, rows)
-    assert first is not None and (VECTOR.pack(first) == 0).all()
-    for step in range(3):
-        intervention.observe(step, rows, final_state(step, rows))
-        passed = intervention.initial_state(step + 1, rows)
-        assert passed is not None and np.array_equal(VECTOR.pack(passed), VECTOR.pack(final_state(step, rows)))
+    for step in range(4):
+        state = intervention.initial_state(step, rows)
+        for layer in state or []:
+            assert all(bool(torch.isfinite(part).all()) for part in layer.values())
+        observed = final_state(step, rows)
+        observed[0]["recurrent"][2, 0, 0, 0] = torch.nan
+        observed[1]["recurrent"][4, 3, 1, 1] = torch.inf
+        intervention.observe(step, rows, observed)
 
 
-def test_state_passing_resets_rows_with_the_given_probability() -> None:
-    def zero_rows(probability: float) -> int:
-        intervention = build("state_passing", reset_probability=probability)
-        rows = np.arange(ROWS)
-        zeros = 0
-        for step in range(50):
-            intervention.observe(step, rows, final_state(step, rows))
-            state = intervention.initial_state(step + 1, rows)
-            assert state is not None
-            zeros += int((VECTOR.pack(state) == 0).all(axis=1).sum())
-        return zeros
-
-    assert zero_rows(0.0) == 0 and zero_rows(1.0) == 50 * ROWS
-    # 300 draws: five standard deviations around 30.
-    assert abs(zero_rows(0.1) - 30) < 5 * (300 * 0.1 * 0.9) ** 0.5
-
-
-def test_the_passed_state_moves_the_loss_gradient_but_takes_none() -> None:
+def test_the_initial_state_moves_the_gradient_of_the_decays_but_takes_none() -> None:
     intervention = build("state_passing", reset_probability=0.0)
     rows = np.arange(ROWS)
     intervention.observe(0, rows, final_state(0, rows))
-    model = build_model(ModelSettings(), 256, seed=0)
     gradients: list[torch.Tensor] = []
     states: list[State | None] = [None, intervention.initial_state(1, rows)]
     for state in states:
-        model.zero_grad()
-        hidden, _ = model(torch.arange(ROWS * 8).view(ROWS, 8), state)
+        MODEL.zero_grad()
+        hidden, _ = MODEL(torch.arange(ROWS * 8).view(ROWS, 8), state)
         hidden.square().sum().backward()
-        decay = dict(model.named_parameters())["backbone.layers.0.mixer.A_log"].grad
+        decay = dict(MODEL.named_parameters())["backbone.layers.0.mixer.A_log"].grad
         assert decay is not None
         gradients.append(decay.clone())
     assert not torch.allclose(gradients[0], gradients[1])
@@ -137,3 +120,15 @@ def test_the_passed_state_moves_the_loss_gradient_but_takes_none() -> None:
 def test_base_has_no_intervention() -> None:
     with pytest.raises(ValueError, match="does not train"):
         build("base")
+
+
+def test_every_sigma_scales_the_same_normals_and_they_are_those_of_fitted_noise() -> None:
+    def noise(sigma: float) -> np.ndarray:
+        state = build("random_noise", sigma=sigma).initial_state(1, np.arange(ROWS))
+        assert state is not None
+        return VECTOR.pack(state).numpy()
+
+    assert np.allclose(noise(0.2), 2 * noise(0.1), rtol=1e-6)
+    assert abs(noise(0.5).std() - 0.5) < 0.01
+    fitted = drawn(build("fitted_noise"), "fitted_noise", WHOLE, range(2))[1]
+    assert np.corrcoef(fitted.ravel(), noise(1.0).ravel())[0, 1] > 0.999

@@ -1,8 +1,11 @@
+import dataclasses
 import json
 import math
+from typing import Any
 
 import pytest
 
+from workers.arms import ARMS
 from workers.settings import (
     BaseSettings,
     DataSettings,
@@ -32,12 +35,65 @@ def test_reset_probability_refuses_what_lies_outside(probability: float) -> None
 
 
 def test_rows_must_divide_among_workers_and_micro_batches() -> None:
-    assert TrialSettings(rows=48, workers=2, micro_rows=8).worker_micro_rows == 8
-    assert TrialSettings(rows=48, workers=2).worker_micro_rows == 24
+    def config(arm: str = "zero", factor: int = 4, **trial: Any) -> TrialConfig:
+        return TrialConfig(arm=arm, trial=TrialSettings(**trial), intervention=InterventionSettings(factor=factor))
+
+    assert config(rows=48, workers=2, micro_rows=8).micro_rows == 8
+    assert config(rows=48, workers=2).micro_rows == 24
     with pytest.raises(ValueError, match="trial.rows is 48; write a multiple of trial.workers"):
-        TrialSettings(rows=48, workers=5)
+        config(rows=48, workers=5)
     with pytest.raises(ValueError, match="divisor of the 24 rows"):
-        TrialSettings(rows=48, workers=2, micro_rows=7)
+        config(rows=48, workers=2, micro_rows=7)
+    with pytest.raises(ValueError, match="multiple of intervention.factor, which is 5"):
+        config("longer_context", factor=5, rows=48)
+
+
+def test_longer_windows_have_fewer_rows_and_equal_tokens() -> None:
+    config = TrialConfig(arm="longer_context", trial=TrialSettings(rows=48, context=64, micro_rows=8, workers=2))
+    assert (config.window, config.batch_rows, config.micro_rows) == (256, 12, 2)
+    other = TrialConfig(arm="zero", trial=config.trial)
+    assert (other.window, other.batch_rows, other.micro_rows) == (64, 48, 8)
+    assert config.window * config.batch_rows == other.window * other.batch_rows
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("reset_by", "sequence"),
+        ("passing", "shuffled"),
+        ("document_end", "keep"),
+        ("scope", "model"),
+        ("factor", 1),
+        ("capacity", 1),
+        ("beta", 1.5),
+        ("mixture_probability", -0.1),
+        ("mixture", ("zero", "tbtt")),
+        ("mixture", ("zero", "zero")),
+        ("mixture", ("zero",)),
+    ],
+)
+def test_a_senseless_intervention_is_refused_by_name(setting: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"intervention.{setting} is .*; write "):
+        InterventionSettings(**{setting: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arm", "content"),
+    [
+        ("zero", set()),
+        ("random_noise", set()),
+        ("fitted_noise", {"moments"}),
+        ("tbtt", {"states"}),
+        ("correlated_noise", {"reservoir"}),
+    ],
+)
+def test_what_goes_through_the_bank_depends_on_the_arm(arm: str, content: set[str]) -> None:
+    assert TrialConfig(arm=arm).bank_content == content
+
+
+def test_a_mixture_puts_into_the_bank_what_its_arms_do() -> None:
+    mixed = InterventionSettings(mixture=("fitted_noise", "reservoir"))
+    assert TrialConfig(arm="mixture", intervention=mixed).bank_content == {"moments", "reservoir"}
 
 
 def test_min_lr_above_peak_is_refused() -> None:
@@ -59,7 +115,9 @@ def test_identity_leaves_out_hardware_and_paths() -> None:
     config = TrialConfig(arm="zero")
     elsewhere = TrialConfig(
         arm="zero",
-        trial=TrialSettings(workers=2, threads=2, device="cpu", micro_rows=4, checkpoint_every=7, zero_stage=2),
+        trial=TrialSettings(
+            workers=2, threads=2, device="cpu", micro_rows=4, checkpoint_every=7, zero_stage=2, max_skipped=1
+        ),
         data=DataSettings(files=("other/place.txt",), tokenizer="other/place/tokenizer.json"),
         base=BaseSettings(checkpoint="other/folder", seed=3),
     )
@@ -72,12 +130,36 @@ def test_identity_leaves_out_hardware_and_paths() -> None:
         TrialConfig(arm="state_passing"),
         TrialConfig(arm="zero", trial=TrialSettings(seed=1)),
         TrialConfig(arm="zero", trial=TrialSettings(precision="bf16")),
-        TrialConfig(arm="zero", intervention=InterventionSettings(sigma=0.5)),
         TrialConfig(arm="zero", optimizer=OptimizerSettings(peak_lr=1e-3)),
     ],
 )
 def test_identity_covers_all_that_changes_numbers(other: TrialConfig) -> None:
     assert trial_identity(TrialConfig(arm="zero"), "base", "data") != trial_identity(other, "base", "data")
+
+
+@pytest.mark.parametrize("arm", [arm.name for arm in ARMS.values()])
+def test_identity_covers_the_intervention_settings_that_the_arm_uses_and_no_others(arm: str) -> None:
+    others: dict[str, Any] = {
+        "sigma": 0.7,
+        "beta": 0.7,
+        "reset_probability": 0.7,
+        "reset_by": "batch",
+        "passing": "permuted",
+        "parts": ("recurrent", "conv"),
+        "document_end": "carry",
+        "factor": 8,
+        "scope": "all",
+        "capacity": 77,
+        "mixture": ("zero", "fitted_noise"),
+        "mixture_probability": 0.7,
+    }
+    assert set(others) == {one.name for one in dataclasses.fields(InterventionSettings)}
+    config = TrialConfig(arm=arm)
+    used = {name for each in (ARMS[arm], *config.drawing_arms) for name in each.settings}
+    for name, value in others.items():
+        changed = TrialConfig(arm=arm, intervention=InterventionSettings(**{name: value}))
+        moved = trial_identity(changed, "base", "data") != trial_identity(config, "base", "data")
+        assert moved == (name in used), name
 
 
 def test_identity_covers_the_content_of_base_and_data() -> None:

@@ -1,43 +1,31 @@
 """A trial as Tune starts it: in place with one worker, in a Ray Train worker group with several."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from ray import tune
 
+from storage.bank.layout import BankLayout
 from storage.curve_files import read_curve
+from tests.workers.tune_runs import tune_one
 from workers.settings import TrialConfig
-from workers.trainable import DRIVER_RESOURCE, TrialJob, run_trial, trial_name, trial_resources
+from workers.trainable import DRIVER_RESOURCE, TrialJob, bank_namespace, shard_nodes, trial_resources
 
 TrialMaker = Callable[..., TrialConfig]
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def run_in_tune(ray_cluster: Any, tmp_path: Path, token_caches: Path) -> Iterator[Callable[[TrialConfig, str], Path]]:
+def run_in_tune(ray_cluster: Any, tmp_path: Path, token_caches: Path) -> Callable[[TrialConfig, str], Path]:
     def run(config: TrialConfig, name: str) -> Path:
-        job = TrialJob(
-            config=config.to_dict(),
-            name=name,
-            identity=name,
-            folder=str(tmp_path / name),
-            cache=str(token_caches),
-            sweep_id="test-sweep",
-            gpus_per_worker=0,
-        )
-        results = tune.Tuner(
-            tune.with_resources(run_trial, trial_resources),
-            param_space={"job": tune.grid_search([job.as_dict()])},
-            tune_config=tune.TuneConfig(trial_name_creator=trial_name, trial_dirname_creator=trial_name),
-            run_config=tune.RunConfig(name="tune", storage_path=str(tmp_path), verbose=0),
-        ).fit()
+        results = tune_one(config, tmp_path / name, token_caches)
         assert not results.errors, results.errors
         return tmp_path / name
 
-    yield run
+    return run
 
 
 def test_resources_reserve_the_worker_itself_or_only_the_driver(small_trial: TrialMaker) -> None:
@@ -77,3 +65,44 @@ def test_two_gloo_workers_train_like_one_through_two_shards(
     curves = [read_curve(folder / "report.parquet") for folder in folders.values()]
     assert curves[0].document_ids == curves[1].document_ids
     assert curves[0].perplexity() == pytest.approx(curves[1].perplexity(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shards", "nodes", "expected"),
+    [
+        (2, ["a", "b"], ["a", "b"]),
+        (1, ["a", "b"], ["a"]),
+        (4, ["a", "b"], ["a", "a", "b", "b"]),
+        (3, ["a"], ["a", "a", "a"]),
+        (4, ["a", "a", "b", "c"], ["a", "a", "b", "c"]),
+        # Rows 0-2, 3-5, 6-8 and 9-11 of the workers; shards begin at rows 0, 4 and 8.
+        (3, ["a", "b", "c", "d"], ["a", "b", "c"]),
+    ],
+)
+def test_a_shard_sits_on_the_node_of_the_worker_of_its_first_row(
+    shards: int, nodes: list[str], expected: list[str]
+) -> None:
+    assert shard_nodes(BankLayout(rows=12, elements=1), shards, nodes) == expected
+
+
+def test_banks_of_two_sweeps_never_meet_though_trials_and_plans_are_the_same(ray_cluster: Any) -> None:
+    from storage.bank.sharded import connect_sharded_bank, start_sharded_bank
+
+    # One sweep in two folders (`--fresh`): the ids differ at their ends only.
+    ids = [f"{'0' * 64}-{folder}" for folder in ("first", "second")]
+    spaces = [bank_namespace(id_) for id_ in ids]
+    layout, rows = BankLayout(rows=2, elements=3), np.arange(2)
+    first, second = (start_sharded_bank(layout, 1, space, "trial") for space in spaces)
+    try:
+        for value, bank in ((1.0, first), (2.0, second)):
+            bank.deposit(0, rows, np.full((2, 3), value, np.float32))
+            bank.flush()
+        for value, space in ((1.0, spaces[0]), (2.0, spaces[1])):
+            client = connect_sharded_bank(space, "trial")
+            assert (client.withdraw(1, rows) == value).all()
+            client.close()
+        first.close()
+        assert (second.withdraw(1, rows) == 2.0).all()
+    finally:
+        first.close()
+        second.close()

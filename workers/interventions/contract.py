@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from models.interface import State
 from storage.bank.contract import StateBank
-from workers.settings import InterventionSettings
+from workers.carried_states import CarriedStates, Sources
+from workers.intervention_settings import InterventionSettings
 from workers.state_vector import StateVector
 
 
@@ -25,8 +27,19 @@ class InterventionContext:
     """G, rows of the global batch."""
     seed: int
     """`trial.seed`."""
-    bank: StateBank | None
+    device: torch.device
+    bank: StateBank | None = None
     """The trial's state bank, for the arms that use one."""
+    carry: Callable[[Sources], CarriedStates] | None = None
+    """How states get from one step to the next, for the arms that pass them."""
+    document_starts: Callable[[int, np.ndarray], np.ndarray] | None = None
+    """(step, rows) -> (len(rows),) bool: whether a row's window does not continue its last one; for TBTT."""
+
+    def require_bank(self, arm: str) -> StateBank:
+        """The bank. Raises ValueError where the trial has none."""
+        if self.bank is None:
+            raise ValueError(f"the arm {arm} needs a state bank")
+        return self.bank
 
 
 class Intervention(ABC):
@@ -40,8 +53,11 @@ class Intervention(ABC):
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
         """Take note of the states after the last token; called after the forward pass, before the backward pass."""
 
+    def prepare_snapshot(self) -> None:  # noqa: B027 - most arms have nothing to bring
+        """Bring to the bank what a snapshot of it must hold; called on every worker."""
+
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed trial needs besides the bank's snapshot; JSON-compatible."""
+        """What a resumed trial needs besides the bank's snapshot; JSON-compatible, equal on every worker."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

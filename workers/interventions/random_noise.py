@@ -15,7 +15,7 @@ class RandomNoise(Intervention):
 
     def initial_state(self, step: int, rows: np.ndarray) -> State | None:
         normals_BE = keyed_normals("noise", self.context.seed, step, rows, self.context.vector.elements)
-        normals_BE *= np.float32(self.context.settings.sigma)
+        normals_BE.mul_(self.context.settings.sigma)
         return self.context.vector.unpack(normals_BE, self.context.zero_state(len(rows)))
 
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:

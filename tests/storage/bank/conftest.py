@@ -10,7 +10,7 @@ from storage.bank.contract import StateBank
 from storage.bank.in_process import InProcessBank
 from storage.bank.layout import BankLayout
 
-GROUPS = (("layer0", 0, 4), ("layer1", 4, 6))
+LAYOUT = BankLayout(rows=7, elements=6, groups=(("layer0", 0, 4), ("layer1", 4, 6)), capacity=5)
 KINDS = [
     pytest.param(0, id="in_process"),
     pytest.param(1, id="sharded1", marks=pytest.mark.ray),
@@ -57,11 +57,11 @@ def shards(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def bank(open_bank: Callable[[BankLayout, int], StateBank], shards: int) -> StateBank:
-    """A bank of 7 rows of 6 elements in two groups, empty."""
-    return open_bank(BankLayout(rows=7, elements=6, groups=GROUPS), shards)
+    """A bank of 7 rows of 6 elements in two groups and a reservoir of 5 entries, empty."""
+    return open_bank(LAYOUT, shards)
 
 
 @pytest.fixture
 def sharded(open_bank: Callable[[BankLayout, int], StateBank]) -> StateBank:
     """The same on one shard only."""
-    return open_bank(BankLayout(rows=7, elements=6, groups=GROUPS), 1)
+    return open_bank(LAYOUT, 1)

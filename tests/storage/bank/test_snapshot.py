@@ -4,12 +4,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.bank.contract import BankTimeoutError, StateBank
+from storage.bank.contract import BankTimeoutError, Holdings, StateBank
 from storage.bank.in_process import InProcessBank
 from storage.bank.layout import BankLayout
 from storage.bank.moments import row_moments
+from storage.bank.reservoir import NO_LIMIT
+from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import RowStore
-from storage.bank.snapshot import write_shard
+from storage.bank.snapshot import Part, write_shard
 from storage.errors import StorageError
 
 GROUPS = (("layer0", 0, 4), ("layer1", 4, 6))
@@ -28,21 +30,27 @@ def filled(layout: BankLayout = LAYOUT) -> InProcessBank:
 def test_a_snapshot_restores_on_another_number_of_shards(
     open_bank: Callable[[BankLayout, int], StateBank], tmp_path: Path, before: int, after: int
 ) -> None:
-    layout = BankLayout(rows=7, elements=6, groups=GROUPS)
+    layout = BankLayout(rows=7, elements=6, groups=GROUPS, capacity=5)
     states = np.arange(42, dtype=np.float32).reshape(7, 6)
     source = open_bank(layout, before)
     source.deposit(8, np.arange(7), states)
     source.merge_moments(8, np.arange(7), row_moments(states, layout))
+    for step in (7, 8):
+        source.offer(step, np.arange(7), states + step, seed=3)
+    drawn, digest = source.reservoir(9), source.digest()
     source.snapshot(tmp_path)
     target = open_bank(layout, after)
     target.restore(tmp_path)
+    assert target.digest() == digest
+    assert np.array_equal(target.reservoir(9).keys, drawn.keys)
+    assert np.array_equal(target.reservoir_states(drawn.steps, drawn.rows), states[drawn.rows] + drawn.steps[:, None])
     assert np.array_equal(target.withdraw(9, np.arange(7)), states)
     assert target.moments(8).total.sum() == 861.0
     assert target.counters() == {"deposits": 7, "zeroed_rows": 0, "bytes": 168}
     target.snapshot(tmp_path)  # none of the earlier files may stay beside the new ones
     files = max(1, after)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"bank-0000{shard}-of-0000{files}.arrow" for shard in range(files)
+        f"{kind}-0000{shard}-of-0000{files}.arrow" for kind in ("bank", "reservoir") for shard in range(files)
     ]
 
 
@@ -96,9 +104,10 @@ def test_a_folder_without_a_snapshot_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for shard in (0, 2):
-        store = RowStore(*LAYOUT.shard_range(shard, 3), groups=1)
-        write_shard(store, LAYOUT, tmp_path, -1, shard, 3, timeout_s=0.1)
-    with pytest.raises(StorageError, match="holds 2 of 3 files"):
+        rows = LAYOUT.shard_range(shard, 3)
+        part = Part(shard, 3, Holdings(False, False, False), NO_LIMIT)
+        write_shard(RowStore(*rows, groups=1), ReservoirStore(*rows, LAYOUT), LAYOUT, tmp_path, -1, part, timeout_s=0.1)
+    with pytest.raises(StorageError, match="holds 2 of 3 bank files"):
         InProcessBank(LAYOUT).restore(tmp_path)
 
 

@@ -1,0 +1,54 @@
+"""The summary of a sweep for a terminal, whole or compact. `rich` is imported when a table is made."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sweeps.tables import Row, cells, notes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDE_ONLY = ("seeds", "bits/byte", "length gen.")
+SHORT_LABEL = 18
+"""Letters of an arm's label that a compact table shows on one line."""
+
+
+def rich_table(rows: Sequence[Row], title: str | None = None, width: int | None = None) -> "Table":
+    """The summary for a terminal of `width` columns; the best swept value in bold.
+
+    Where the whole table does not fit it is compact: intervals on a second line, only what the sweep is about. `None`:
+    as this terminal allows, the whole table where the output is no terminal.
+    """
+    from rich import get_console
+
+    console = get_console()
+    whole = _rich_table(rows, title, compact=False)
+    offered = width or (console.width if console.is_terminal else None)
+    needed = console.measure(whole, options=console.options.update(max_width=1_000)).maximum
+    return whole if offered is None or needed <= offered else _rich_table(rows, title, compact=True)
+
+
+def _rich_table(rows: Sequence[Row], title: str | None, *, compact: bool) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    caption = "\n".join(notes(rows)) or None
+    table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = [{key: text for key, text in cells(row).items() if not compact or key not in _WIDE_ONLY} for row in rows]
+    for heading in shown[0] if shown else ():
+        left = heading in ("arm", "length gen.")
+        table.add_column(
+            heading.replace("@", "\n@") if compact else heading, justify="left" if left else "right", no_wrap=True
+        )
+    for row, texts in zip(rows, shown, strict=True):
+        fitted = [Text(_on_two_lines(text) if compact else text) for text in texts.values()]
+        table.add_row(*fitted, style="bold" if row["best"] else None)
+    return table
+
+
+def _on_two_lines(text: str) -> str:
+    """An interval below its estimate, the setting in a long label below its arm."""
+    if " [" not in text and len(text) > SHORT_LABEL:
+        return text.replace(" ", "\n", 1)
+    return text.replace(" [", "\n[")

@@ -1,0 +1,35 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from sweeps.tables import Row, summary_rows
+from sweeps.terminal_table import rich_table
+from tests.sweeps.test_tables import result, sweep
+
+
+def printed(rows: list[Row], width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(rich_table(rows, "a sweep", width))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
+    rows = summary_rows(sweep())
+    text = printed(rows, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for row in rows:
+        assert str(row["arm"]) in text and f"{row['ppl_8k']:.2f}" in text
+    assert "random_noise 0.1 *" in text
+    assert ("length gen." in text) == (width == 140)
+
+
+@pytest.mark.parametrize("width", [80, 100, 124, 130, 140, 160])
+def test_long_names_cut_no_number_at_any_width(width: int) -> None:
+    labels = ("base", "zero", "correlated_noise layer", "shuffled_entries", "mixture zero+state_passing")
+    rows = summary_rows([result(label, 1.2, rise=0.05 * number) for number, label in enumerate(labels)])
+    text = printed(rows, width)
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    assert "zero+state_passing" in text and all(f"{row['ppl_8k']:.2f}" in text for row in rows)
