@@ -1,11 +1,19 @@
-"""What state passing costs: a step with it beside a step from zero state, in alternating pairs within one process.
+"""What an intervention costs: a step with it beside a step from zero state, in alternation within one process.
 
-The engine, model and windows are those of a demo trial; the bank is the sharded one, on a private Ray cluster.
+    python -m benchmarks.state_passing_step [--rows 48 512] [--rounds 30] [--arms state_passing random_noise ...]
+
+The engine, model, windows and intervention are those of a demo trial; banks are sharded ones, on a private Ray cluster,
+in the mode `everything`. A row's state takes 128 KiB: 48 rows (the demo) are 6 MiB of state per step, 512 rows 64 MiB.
+A round takes one step of each arm, so that a busy moment hits all of them; the table gives medians of the rounds and,
+of the rounds' ratios to the zero step, the median with its quartiles.
 """
 
+import argparse
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,70 +21,87 @@ from benchmarks.markdown import header, table
 from models.registry import build_model
 from storage.bank.contract import StateBank
 from storage.bank.layout import BankLayout
-from storage.batch_order import WindowOrder
+from storage.batch_order import StreamOrder, WindowOrder
 from storage.token_cache import open_token_cache
 from sweeps.ray_session import ray_session
+from workers.arms import ARMS
+from workers.assembly import assemble_intervention, open_bank
+from workers.bank_plan import state_parts
 from workers.context import TrialContext, join_alone
 from workers.engine import build_engine
-from workers.interventions import InterventionContext, build_intervention
-from workers.settings import TrialConfig
+from workers.settings import BankSettings, TrialConfig, TrialSettings
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
 
-PAIRS = 30
-WARM_UP = 5
+ROWS = (48, 512)
+ROUNDS = 30
+ARMS_TIMED = ("state_passing", "random_noise", "fitted_noise")
+WARM_UP = 4
 
 
-def loop_of(arm: str, bank: StateBank | None, cache: Path) -> TrainingLoop:
+def start_bank(name: str, opened: list[StateBank], layout: BankLayout) -> StateBank:
+    """A bank of one shard; it is closed with the others."""
+    # Ray reads how to authenticate when it is imported, so not before the session has said it.
+    from storage.bank.sharded import start_sharded_bank
+
+    opened.append(start_sharded_bank(layout, shards=1, namespace="benchmark", trial=name))
+    return opened[-1]
+
+
+def loop_of(arm: str, rows: int, opened: list[StateBank], cache: Path) -> TrainingLoop:
     """A demo trial's loop, ready to step."""
-    config = TrialConfig(arm=arm)
+    trial = TrialSettings(rows=rows, steps=10**6)
+    config = TrialConfig(arm=arm, trial=trial, bank=BankSettings(mode="everything"))
     model = build_model(config.model, 256, seed=0)
-    vector = StateVector(model.state_spec(), config.intervention.parts)
-    context = InterventionContext(
-        settings=config.intervention,
-        vector=vector,
-        zero_state=model.zero_state,
-        rows=config.trial.rows,
-        seed=0,
-        bank=bank,
-    )
+    vector = StateVector(model.state_spec(), state_parts(config))
+    context = TrialContext(folder=cache, cache=cache, identity="benchmark")
+    context.open_bank = partial(start_bank, f"{arm}-{rows}", opened)
+    order: Any = StreamOrder if ARMS[arm].reads_on else WindowOrder
     tokens = open_token_cache(config.data, cache)
-    batches = WindowOrder(tokens, context=config.trial.context, rows=config.trial.rows, seed=0)
-    trial_context = TrialContext(folder=cache, cache=cache, identity="benchmark")
-    return TrainingLoop(
-        build_engine(model, config, 1), build_intervention(arm, context), batches, config, trial_context
-    )
+    batches = order(tokens, split="train", context=config.window, rows=rows, seed=0)
+    bank = open_bank(config, context, vector)
+    intervention = assemble_intervention(config, context, model, batches, vector, bank)
+    return TrainingLoop(build_engine(model, config, 1), intervention, batches, config, context)
+
+
+def measure(arms: list[str], rows: int, rounds: int, cache: Path) -> list[list[object]]:
+    """The rows of the table for one number of rows."""
+    opened: list[StateBank] = []
+    loops = {arm: loop_of(arm, rows, opened, cache) for arm in ("zero", *arms)}
+    for step in range(WARM_UP + rounds):
+        for loop in loops.values():
+            loop.step(step)
+    for bank in opened:
+        bank.close()
+    seconds = {arm: [entry["seconds"] for entry in loop.history[WARM_UP:]] for arm, loop in loops.items()}
+    elements = StateVector(loops["zero"].engine.module.model.state_spec(), ["recurrent"]).elements
+    lines: list[list[object]] = []
+    for arm, taken in seconds.items():
+        ratios = [mine / zero for mine, zero in zip(taken, seconds["zero"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        megabytes = f"{rows * elements * 4 / 2**20:.0f} MiB"
+        lines.append([arm, megabytes, f"{statistics.median(taken) * 1000:.0f} ms", f"{middle:.3f}"])
+        lines[-1].append(f"{low:.3f} to {high:.3f}")
+    return lines
 
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of a step (default 48 512)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that are timed (default 30)")
+    parser.add_argument(
+        "--arms", nargs="+", default=ARMS_TIMED, help="arms beside zero (default: state passing, noise)"
+    )
+    options = parser.parse_args()
     torch.set_num_threads(1)
     join_alone()
-    print(header("State-passing step over zero step"))
+    print(header(f"A step of each arm over a zero step, {options.rounds} rounds"))
+    lines: list[list[object]] = []
     with tempfile.TemporaryDirectory() as folder, ray_session(None, 2):
-        zero = loop_of("zero", None, Path(folder))
-        trial = zero.config.trial
-        elements = zero.engine.module.model.state_spec()
-        vector = StateVector(elements, ["recurrent"])
-        # Ray reads how to authenticate when it is imported, so not before the session has said it.
-        from storage.bank.sharded import start_sharded_bank
-
-        layout = BankLayout(rows=trial.rows, elements=vector.elements)
-        with start_sharded_bank(layout, shards=1, namespace="benchmark", trial="benchmark") as bank:
-            passing = loop_of("state_passing", bank, Path(folder))
-            for step in range(WARM_UP + PAIRS):
-                for loop in (zero, passing):
-                    loop.step(step)
-    seconds = [[entry["seconds"] for entry in loop.history[WARM_UP:]] for loop in (zero, passing)]
-    ratios = [passing_s / zero_s for zero_s, passing_s in zip(*seconds, strict=True)]
-    row = [
-        PAIRS,
-        f"{statistics.median(seconds[0]) * 1000:.0f} ms",
-        f"{statistics.median(seconds[1]) * 1000:.0f} ms",
-        f"{statistics.median(ratios):.3f}",
-        f"{layout.rows * layout.elements * 4 / 2**20:.1f} MiB",
-    ]
-    print(table(["pairs", "zero step", "state-passing step", "median of the pairs' ratios", "state per step"], [row]))
+        for rows in options.rows:
+            lines += measure(options.arms, rows, options.rounds, Path(folder))
+    print(table(["arm", "state per step", "step", "over zero, median", "quartiles"], lines))
 
 
 if __name__ == "__main__":

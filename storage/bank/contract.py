@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.bank.digest import content_digest
-from storage.bank.layout import BankLayout, Float32, Float64, Int64, Wire, encode, zero_nonfinite
+from storage.bank.layout import BankLayout, Float32, Float64, Int64
 from storage.bank.moments import Moments, reduce_moments
 from storage.bank.reservoir import NO_LIMIT, Offer, Reservoir, merge_reservoirs, reservoir_keys
+from storage.bank.wire import encoded, zero_nonfinite
 from storage.errors import StorageError
 
 _SAMPLE_STREAM = 0x62616E6B
@@ -58,28 +59,23 @@ class StateBank(ABC):
         # The step as of which the reservoir was last read, and its largest key: it only ever falls from there.
         self._limit = (0, NO_LIMIT)
 
-    def deposit(self, step: int, rows: npt.ArrayLike, states: Float32) -> Int64:
+    def deposit(self, step: int, rows: npt.ArrayLike, states: Float32) -> None:
         """Keep the final states of `rows` at `step`. May return before they are stored; an error then shows later.
+
+        Rows that are not finite are kept as zeros and counted (`counters`).
 
         Args:
             step: the optimiser step, from 0.
             rows: (n,) distinct global row numbers in any order.
             states: (n, E) float32; may be overwritten as soon as this returns.
 
-        Returns:
-            The global numbers of rows that were not finite and were kept as zeros.
-
         Raises:
             StorageError: wrong step, row, shape or dtype, or a step older than the two that are kept.
         """
         rows_n = self._check(step, rows, distinct=True)
         self._check_states("deposited", step, rows_n.size, states)
-        good, bad = zero_nonfinite(np.ascontiguousarray(states), self.layout.wire_dtype)
-        zeroed = np.zeros(rows_n.size, dtype=bool)
-        zeroed[bad] = True
         if rows_n.size:
-            self._deposit(step, rows_n, encode(good, self.layout.wire_dtype), zeroed)
-        return rows_n[bad]
+            self._deposit(step, rows_n, np.ascontiguousarray(states))
 
     def withdraw(self, step: int, rows: npt.ArrayLike, out: Float32 | None = None) -> Float32:
         """What was deposited for `rows` at step - 1; zeros at step 0.
@@ -166,11 +162,10 @@ class StateBank(ABC):
         if step < known:  # another client restored or cleared the bank
             self._limit = known, limit = 0, NO_LIMIT
         chosen = np.flatnonzero(keys <= np.uint64(limit))
-        good, bad = zero_nonfinite(states[chosen], self.layout.wire_dtype)
-        if bad.size:
-            chosen, good = np.delete(chosen, bad), np.delete(good, bad, axis=0)
+        chosen = np.delete(chosen, zero_nonfinite(states[chosen], self.layout.wire_dtype)[1])
+        chosen = np.sort(chosen[np.argsort(keys[chosen])[: self.layout.capacity]])
         if rows_n.size:
-            block = encode(good, self.layout.wire_dtype)
+            block = encoded(states[chosen], self.layout)
             self._offer(Offer(step, seed, rows_n, keys[chosen], rows_n[chosen], block, limit))
 
     def reservoir(self, step: int) -> Reservoir:
@@ -267,7 +262,7 @@ class StateBank(ABC):
     def _holds(self, step: int) -> Holdings: ...
 
     @abstractmethod
-    def _deposit(self, step: int, rows: Int64, block: Wire, zeroed: npt.NDArray[np.bool_]) -> None: ...
+    def _deposit(self, step: int, rows: Int64, states: Float32) -> None: ...
 
     @abstractmethod
     def _withdraw(self, step: int, rows: Int64, out: Float32) -> None: ...

@@ -1,61 +1,87 @@
 """One shard of the bank: the body of a Ray actor that keeps a contiguous range of rows. Never imports torch.
 
-Reads may wait for late rows, so reads and writes run in separate thread groups of the actor: no number of waiting
-reads can hold up the deposit they wait for.
+Processes of its own node write and read its rows in shared memory and only tell or ask it who has arrived; rows of
+other nodes travel in the calls. Reads may wait for late rows, so reads and writes run in separate thread groups of the
+actor: no number of waiting reads can hold up the deposit they wait for.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import ray
 
 from storage.bank.contract import Holdings
 from storage.bank.layout import BankLayout, Float64, Int64, Wire
 from storage.bank.reservoir import Offer, Reservoir
 from storage.bank.reservoir_store import ReservoirStore
-from storage.bank.row_store import Piece, RowStore
+from storage.bank.row_store import RowStore
+from storage.bank.segment import Address, Segment, can_share
+from storage.bank.slots import Slots, slot_bytes
 from storage.bank.snapshot import Part, load_reservoir, load_rows, write_shard
 
 THREADS = {"write": 1, "read": 32}
 """Concurrency groups of the actor; everything else runs in its default thread. One writes, so that the writes of a
 client take effect in their order: a hurried client could otherwise have its own later steps retire an earlier one."""
 
-Answer = tuple["ray.ObjectRef[Wire] | Wire", Int64, Int64]
-"""Rows, take, place: answer[place] = rows[take]. Rows are an array, or a reference to a block in shared memory."""
+Rows = tuple[int, int] | Int64
+"""Row numbers as they travel: first and one past the last of a range, which Ray sends in half the time, or a list."""
+
+
+class Description(NamedTuple):
+    """What a shard tells a client that connects."""
+
+    layout: BankLayout
+    shards: int
+    node: str
+    """Ray's id of the shard's node."""
+    address: Address | None
+    """Where processes of that node find its rows; None where the system has no such memory."""
 
 
 class BankShard:
-    """Rows of one shard. Blocks stay where Ray's object store put them: depositing copies nothing in the actor."""
+    """Rows of one shard."""
 
     def __init__(self, layout: BankLayout, shard: int, shards: int) -> None:
         """Args: layout: of the whole bank. shard, shards: which part of how many this is."""
         self._layout, self._shard, self._shards = layout, shard, shards
-        self._store = RowStore(*layout.shard_range(shard, shards), groups=len(layout.groups))
-        self._drawn = ReservoirStore(*layout.shard_range(shard, shards), layout)
+        rows = layout.shard_range(shard, shards)
+        self._segment = Segment(slot_bytes(*rows, layout), f"bank-shard-{shard}") if can_share() else None
+        self._slots = Slots(*rows, layout, self._segment.bytes if self._segment else None)
+        self._store = RowStore(self._slots, layout.row_bytes, groups=len(layout.groups))
+        self._drawn = ReservoirStore(*rows, layout)
 
-    def describe(self) -> tuple[BankLayout, int]:
-        """The layout of the bank and its number of shards."""
-        return self._layout, self._shards
-
-    @ray.method(concurrency_group="write")
-    def put_states(
-        self, step: int, rows: Int64, block: Wire, zeroed: npt.NDArray[np.bool_], handle: "list[ray.ObjectRef[Wire]]"
-    ) -> None:
-        """Keep `block` (m, E); `handle` holds the reference it came by, if it lies in the object store."""
-        self._store.put_states(step, rows, block, zeroed, handle[0] if handle else None)
+    def describe(self) -> Description:
+        """The layout of the bank, its number of shards, and where this one lies."""
+        node = ray.get_runtime_context().get_node_id()
+        return Description(self._layout, self._shards, node, self._segment.address if self._segment else None)
 
     @ray.method(concurrency_group="write")
-    def put_moments(self, step: int, rows: Int64, partials: Float64) -> None:
+    def put_states(self, step: int, rows: Rows, zeroed: Rows, block: Wire | None) -> None:
+        """Take rows as arrived; `block` (m, E) in the bank's precision, or None if they lie in the shared memory."""
+        self._store.put_states(step, _listed(rows), _listed(zeroed), block)
+
+    @ray.method(concurrency_group="write")
+    def put_moments(self, step: int, rows: Rows, partials: Float64) -> None:
         """Keep partial sums (m, K, 3)."""
         # Arguments that lie in the object store arrive read-only; the store copies them into its own array.
-        self._store.put_moments(step, rows, partials)
+        self._store.put_moments(step, _listed(rows), partials)
 
     @ray.method(concurrency_group="write")
     def offer(self, offer: Offer) -> None:
         """Count rows as reported to the reservoir and keep those that can still be drawn."""
         self._drawn.offer(offer)
+
+    @ray.method(concurrency_group="read")
+    def await_states(self, step: int, rows: Rows, timeout_s: float) -> None:
+        """Answer when the states `rows` had at the end of `step` are in the shared memory."""
+        self._store.await_states(step, _listed(rows), timeout_s)
+
+    @ray.method(concurrency_group="read")
+    def read_states(self, step: int, rows: Rows, timeout_s: float) -> Wire:
+        """The states (m, E) `rows` had at the end of `step`, for a reader without access to the shared memory."""
+        self._store.await_states(step, _listed(rows), timeout_s)
+        return self._slots.read_block(step, _listed(rows))
 
     @ray.method(concurrency_group="read")
     def reservoir(self, step: int, timeout_s: float) -> Reservoir:
@@ -66,11 +92,6 @@ class BankShard:
     def reservoir_states(self, steps: Int64, rows: Int64) -> Wire:
         """The states (m, E) of entries of this shard's rows."""
         return self._drawn.states(steps, rows)
-
-    @ray.method(concurrency_group="read")
-    def read(self, step: int, rows: Int64, timeout_s: float) -> list[Answer]:
-        """The states `rows` had at the end of `step`, block by block, when all have arrived."""
-        return [_answer(piece) for piece in self._store.locate(step, rows, timeout_s)]
 
     @ray.method(concurrency_group="read")
     def moments(self, step: int, timeout_s: float) -> Float64:
@@ -106,9 +127,5 @@ class BankShard:
         self._drawn.clear()
 
 
-def _answer(piece: Piece) -> Answer:
-    # A whole block goes out as its reference: the reader maps the shared memory, no byte moves on the same node.
-    # Of a block read in part only those rows travel.
-    if piece.handle is not None and piece.take.size >= len(piece.block):
-        return piece.handle, piece.take, piece.place
-    return piece.block[piece.take], np.arange(piece.take.size), piece.place
+def _listed(rows: Rows) -> Int64:
+    return np.arange(*rows) if isinstance(rows, tuple) else rows

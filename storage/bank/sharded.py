@@ -1,42 +1,34 @@
 """The state bank over Ray actors: the client, and how a trial starts a bank or connects to it by name.
 
-Writing puts the states into the node's shared object store (one copy) and returns; the actor keeps that very block.
-Reading whole blocks back hands out references, so that the only copy is the one into the caller's buffer.
+A deposit copies the states into the memory of their shard, tells the shard and returns; a withdrawal asks the shard
+whether the rows are there and copies them out. Only rows of a shard on another node travel, through Ray's object store.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from storage.bank.contract import BankLostError, BankTimeoutError, Holdings, StateBank
-from storage.bank.layout import BankLayout, Float32, Float64, Int64, Wire, as_slice, decode_into
+from storage.bank.layout import BankLayout, Float32, Float64, Int64
 from storage.bank.reservoir import NO_LIMIT, Offer, Reservoir, merge_reservoirs
-from storage.bank.shard import THREADS, Answer, BankShard
+from storage.bank.shard import THREADS, BankShard
+from storage.bank.shard_link import ShardLink, ask, shard_name, who
 from storage.bank.snapshot import Part, read_header, remove_snapshot
+from storage.bank.wire import copy_rows, decode
 from storage.errors import StorageError
 
-_INLINE_BYTES = 100_000
-"""Smaller blocks travel inside the call, where Ray would put them as well."""
 _PENDING_WRITES = 256
 """Unanswered writes of one client before it waits for the oldest."""
-_GRACE_S = 30.0
-"""How much longer than the shard's own timeout the client waits for any answer of the shard."""
 
-Request = tuple[int, Int64, "ray.ObjectRef[list[Answer]]"]
+Write = tuple[ShardLink, int, "ray.ObjectRef[None]"]
+"""Shard, step, and the answer that it is stored."""
+Request = tuple[ShardLink, Int64, "ray.ObjectRef[Any]"]
 """Shard, positions in the caller's rows, and the coming answer."""
-Fetched = tuple[Wire, Int64, Int64]
-"""Rows, take, place, as an `Answer` whose rows have been fetched; place counts in the caller's rows."""
-
-
-def shard_name(trial: str, shard: int) -> str:
-    """The name of a shard's actor within the namespace of its sweep."""
-    return f"bank-{trial}-{shard}"
 
 
 def start_sharded_bank(
@@ -80,9 +72,7 @@ def start_sharded_bank(
             raise StorageError(
                 f"trial {trial!r} in {namespace!r} has a state bank already; close it or connect to it"
             ) from None
-    bank = ShardedBank(layout, actors, namespace, trial, timeout_s, owner=True)
-    bank.counters()  # every shard answers, or the error says which does not
-    return bank
+    return ShardedBank(layout, actors, namespace, trial, timeout_s, owner=True)
 
 
 def connect_sharded_bank(namespace: str, trial: str, timeout_s: float = 60.0) -> "ShardedBank":
@@ -102,9 +92,9 @@ def connect_sharded_bank(namespace: str, trial: str, timeout_s: float = 60.0) ->
             ) from None
 
     first = find(0)
-    layout, shards = ask(first.describe.remote(), f"shard 0 of the state bank of trial {trial!r}", timeout_s)
-    actors = [first, *(find(shard) for shard in range(1, shards))]
-    return ShardedBank(layout, actors, namespace, trial, timeout_s, owner=False)
+    described = ask(first.describe.remote(), f"shard 0 of the state bank of trial {trial!r}", timeout_s)
+    actors = [first, *(find(shard) for shard in range(1, described.shards))]
+    return ShardedBank(described.layout, actors, namespace, trial, timeout_s, owner=False)
 
 
 class ShardedBank(StateBank):
@@ -115,10 +105,15 @@ class ShardedBank(StateBank):
     ) -> None:
         """Use `start_sharded_bank` or `connect_sharded_bank`."""
         super().__init__(layout, timeout_s)
-        self._actors, self._namespace, self._trial, self._owner = actors, namespace, trial, owner
-        self._pending: list[tuple[int, ray.ObjectRef[None]]] = []
-        self._prefetched: dict[tuple[int, bytes], Future[list[Fetched]]] = {}
-        self._fetchers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="bank-prefetch")
+        self._namespace, self._trial, self._owner = namespace, trial, owner
+        # Every shard answers, or the error says which does not.
+        coming = [actor.describe.remote() for actor in actors]
+        names = [who(layout, shard, len(actors), trial) for shard in range(len(actors))]
+        described = [ask(answer, name, timeout_s) for answer, name in zip(coming, names, strict=True)]
+        self._links = [ShardLink(actors[shard], layout, shard, described[shard], trial) for shard in range(len(actors))]
+        self._pending: list[Write] = []
+        self._prefetched: dict[tuple[int, bytes], list[Request]] = {}
+        self._pullers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="bank-prefetch")
         self._closed = False
 
     def __reduce__(self) -> tuple[Callable[..., "ShardedBank"], tuple[str, str, float]]:
@@ -127,11 +122,11 @@ class ShardedBank(StateBank):
     @property
     def shards(self) -> int:
         """S, the number of shards."""
-        return len(self._actors)
+        return len(self._links)
 
     def flush(self) -> None:
         """See `StateBank.flush`."""
-        self._settle(wait=True)
+        self._settle(len(self._pending))
 
     def snapshot(self, folder: Path, step: int | None = None) -> None:
         """See `StateBank.snapshot`. Every shard writes its own file, so all nodes must see `folder`."""
@@ -141,14 +136,13 @@ class ShardedBank(StateBank):
         holds = self._holds(newest)
         drawn = self._reservoir(newest + 1) if holds.reservoir else ()
         limit = int(drawn.keys[-1]) if drawn else NO_LIMIT
+        parts = [Part(shard, self.shards, holds, limit) for shard in range(self.shards)]
         coming = [
-            actor.snapshot.remote(
-                str(folder.absolute()), newest, Part(shard, self.shards, holds, limit), self.timeout_s
-            )
-            for shard, actor in enumerate(self._actors)
+            link.actor.snapshot.remote(str(folder.absolute()), newest, part, self.timeout_s)
+            for link, part in zip(self._links, parts, strict=True)
         ]
-        for shard, written in enumerate(coming):
-            self._ask(shard, written, patience_s=self.timeout_s + 600.0)
+        for link, written in zip(self._links, coming, strict=True):
+            link.ask(written, self.timeout_s + 600.0)
 
     def restore(self, folder: Path) -> None:
         """See `StateBank.restore`."""
@@ -179,9 +173,11 @@ class ShardedBank(StateBank):
             self.flush()
         finally:
             self._closed = True
-            for actor in self._actors if self._owner else []:
-                ray.kill(actor)
-            self._fetchers.shutdown(wait=False, cancel_futures=True)
+            for link in self._links:
+                link.slots = None  # the memory is free once the last process has let go of it
+                if self._owner:
+                    ray.kill(link.actor)
+            self._pullers.shutdown(wait=False, cancel_futures=True)
             self._prefetched.clear()
 
     def _newest(self) -> int:
@@ -192,53 +188,45 @@ class ShardedBank(StateBank):
         self.flush()
         return Holdings(*(any(answers) for answers in zip(*self._all("holds", step), strict=True)))
 
-    def _deposit(self, step: int, rows: Int64, block: Wire, zeroed: npt.NDArray[np.bool_]) -> None:
-        self._settle()
-        for shard, place in self._split(rows):
-            part = np.ascontiguousarray(_select(block, place))
-            big = part.nbytes > _INLINE_BYTES
-            given = ray.put(part) if big else part
-            handle = [given] if big else []
-            write = self._actors[shard].put_states.remote(step, rows[place], given, zeroed[place], handle)
-            self._pending.append((shard, write))
+    def _deposit(self, step: int, rows: Int64, states: Float32) -> None:
+        # Its rows go where those of step - 2 lie: the shard must have done with them.
+        self._settle(sum(written <= step - 2 for _, written, _ in self._pending))
+        reports = [(link, link.write(step, rows[place], states, place)) for link, place in self._split(rows)]
+        # Nobody is told before all is written: shards that look at their rows would slow down the copying.
+        self._pending += [(link, step, link.report(step, report)) for link, report in reports]
 
     def _merge_moments(self, step: int, rows: Int64, partials: Float64) -> None:
         self._settle()
-        for shard, place in self._split(rows):
-            write = self._actors[shard].put_moments.remote(step, rows[place], partials[place])
-            self._pending.append((shard, write))
+        for link, place in self._split(rows):
+            self._pending.append((link, step, link.actor.put_moments.remote(step, rows[place], partials[place])))
 
     def _withdraw(self, step: int, rows: Int64, out: Float32) -> None:
         self._settle()
         for key in [key for key in self._prefetched if key[0] < step]:
             del self._prefetched[key]
-        for block, take, place in self._prefetch_result(step, rows) or self._collect(self._request(step, rows), step):
-            decode_into(out, place, block, take)
-
-    def _prefetch_result(self, step: int, rows: Int64) -> list[Fetched] | None:
         started = self._prefetched.pop((step, rows.tobytes()), None)
         try:
-            return started.result() if started else None
+            self._deliver(started or self._request(step, rows), step, rows, out)
         except BankTimeoutError:
-            return None  # its clock began before this call; the caller still has the whole timeout
+            if not started:
+                raise
+            # Its clock began before this call; the caller still has the whole timeout.
+            self._deliver(self._request(step, rows), step, rows, out)
 
     def _prefetch(self, step: int, rows: Int64) -> None:
-        self._settle()
-        self._prefetched[step, rows.tobytes()] = self._fetchers.submit(self._collect, self._request(step, rows), step)
+        self._refuse_closed()
+        requests = self._prefetched[step, rows.tobytes()] = self._request(step, rows)
+        travelling = [coming for link, _, coming in requests if link.slots is None]
+        if travelling:  # Ray brings an object here when somebody waits for it
+            self._pullers.submit(ray.wait, travelling, num_returns=len(travelling), timeout=self.timeout_s)
 
     def _request(self, step: int, rows: Int64) -> list[Request]:
-        return [
-            (shard, place, self._actors[shard].read.remote(step - 1, rows[place], self.timeout_s))
-            for shard, place in self._split(rows)
-        ]
+        return [(link, place, link.request(step - 1, rows[place], self.timeout_s)) for link, place in self._split(rows)]
 
-    def _collect(self, requests: list[Request], step: int) -> list[Fetched]:
-        collected: list[Fetched] = []
-        for shard, place, coming in requests:
-            for block, take, local in self._ask(shard, coming, f" at step {step}"):
-                rows = self._ask(shard, block, f" at step {step}") if isinstance(block, ray.ObjectRef) else block
-                collected.append((rows, take, place[local]))
-        return collected
+    def _deliver(self, requests: list[Request], step: int, rows: Int64, out: Float32) -> None:
+        for link, place, coming in requests:
+            answer = link.ask(coming, self.timeout_s, f" at step {step}")
+            link.deliver(answer, step - 1, rows[place], place, out)
 
     def _moments(self, step: int) -> Float64:
         self._settle()
@@ -246,16 +234,18 @@ class ShardedBank(StateBank):
 
     def _offer(self, offer: Offer) -> None:
         self._settle()
-        shard_m = self.layout.shard_of(offer.rows, self.shards)
-        for shard, place in self._split(offer.reported):
-            mine = np.flatnonzero(shard_m == shard)
-            part = offer._replace(
+        for link, place in self._split(offer.reported):
+            mine = np.flatnonzero((offer.rows >= link.lo) & (offer.rows < link.hi))
+            part = Offer(
+                step=offer.step,
+                seed=offer.seed,
                 reported=offer.reported[place],
                 keys=offer.keys[mine],
                 rows=offer.rows[mine],
-                states=_select(offer.states, mine),
+                states=offer.states[mine],
+                limit=offer.limit,
             )
-            self._pending.append((shard, self._actors[shard].offer.remote(part)))
+            self._pending.append((link, offer.step, link.actor.offer.remote(part)))
 
     def _reservoir(self, step: int) -> Reservoir:
         self._settle()
@@ -264,66 +254,41 @@ class ShardedBank(StateBank):
     def _reservoir_states(self, steps: Int64, rows: Int64, out: Float32) -> None:
         self._settle()
         coming = [
-            (shard, place, self._actors[shard].reservoir_states.remote(steps[place], rows[place]))
-            for shard, place in self._split(rows)
+            (link, place, link.actor.reservoir_states.remote(steps[place], rows[place]))
+            for link, place in self._split(rows)
         ]
-        for shard, place, states in coming:
-            decode_into(out, place, self._ask(shard, states), np.arange(place.size))
+        for link, place, states in coming:
+            copy_rows(out, place, link.ask(states, self.timeout_s), np.arange(place.size), decode)
 
-    def _split(self, rows: Int64) -> list[tuple[int, Int64]]:
+    def _split(self, rows: Int64) -> list[tuple[ShardLink, Int64]]:
+        """The shards of `rows`, each with the positions of its rows."""
         shard_n = self.layout.shard_of(rows, self.shards)
-        return [(int(shard), np.flatnonzero(shard_n == shard)) for shard in np.unique(shard_n)]
+        return [(self._links[shard], np.flatnonzero(shard_n == shard)) for shard in np.unique(shard_n)]
 
-    def _settle(self, wait: bool = False) -> None:
-        """Raise the first error of earlier writes; with `wait`, wait for all of them."""
+    def _refuse_closed(self) -> None:
         if self._closed:
             raise StorageError(f"the state bank of trial {self._trial!r} is closed; open a new one")
-        refs = [ref for _, ref in self._pending]
-        surplus = len(refs) if wait else max(0, len(refs) - _PENDING_WRITES)
-        done = set(refs[:surplus])
-        if refs[surplus:]:
-            done.update(ray.wait(refs[surplus:], num_returns=len(refs) - surplus, timeout=0, fetch_local=False)[0])
-        settled = [entry for entry in self._pending if entry[1] in done]
-        self._pending = [entry for entry in self._pending if entry[1] not in done]
+
+    def _settle(self, oldest: int = 0) -> None:
+        """Raise the first error of earlier writes; wait for as many of the oldest ones."""
+        self._refuse_closed()
+        refs = [ref for _, _, ref in self._pending]
+        oldest = max(oldest, len(refs) - _PENDING_WRITES)
+        done = set(refs[:oldest])
+        if refs[oldest:]:
+            done.update(ray.wait(refs[oldest:], num_returns=len(refs) - oldest, timeout=0, fetch_local=False)[0])
+        settled = [write for write in self._pending if write[2] in done]
+        self._pending = [write for write in self._pending if write[2] not in done]
         errors: list[Exception] = []
-        for shard, ref in settled:
+        for link, _, ref in settled:
             try:
-                self._ask(shard, ref)
+                link.ask(ref, self.timeout_s)
             except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]
 
     def _all(self, method: str, *args: Any, patience_s: float | None = None) -> list[Any]:
-        coming = [getattr(actor, method).remote(*args) for actor in self._actors]
-        return [self._ask(shard, ref, patience_s=patience_s) for shard, ref in enumerate(coming)]
-
-    def _ask(self, shard: int, ref: "ray.ObjectRef[Any]", when: str = "", patience_s: float | None = None) -> Any:
-        lo, hi = self.layout.shard_range(shard, self.shards)
-        who = f"shard {shard} (rows {lo} to {hi - 1}) of the state bank of trial {self._trial!r}"
-        return ask(ref, who, self.timeout_s if patience_s is None else patience_s, when)
-
-
-def ask(ref: "ray.ObjectRef[Any]", who: str, patience_s: float, when: str = "") -> Any:
-    """The value of a call to shard `who`; the shard's own errors as they were raised, its death as BankLostError."""
-    try:
-        return ray.get(ref, timeout=patience_s + _GRACE_S)
-    except ray.exceptions.GetTimeoutError:
-        raise BankTimeoutError(f"{who} gave no answer{when} in {patience_s + _GRACE_S:g} s; see its log") from None
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, ray.exceptions.RayError):
-            raise _lost(who, when, cause) from error
-        raise cause from None
-    except ray.exceptions.RayError as error:
-        raise _lost(who, when, error) from error
-
-
-def _lost(who: str, when: str, error: Exception) -> BankLostError:
-    return BankLostError(f"{who} is lost{when} ({type(error).__name__}); restart the trial from its last checkpoint")
-
-
-def _select(block: Wire, place: Int64) -> Wire:
-    """block[place] without a copy where `place` is a range."""
-    span = as_slice(place)
-    return block[place] if span is None else block[span]
+        coming = [getattr(link.actor, method).remote(*args) for link in self._links]
+        patience_s = self.timeout_s if patience_s is None else patience_s
+        return [link.ask(answer, patience_s) for link, answer in zip(self._links, coming, strict=True)]

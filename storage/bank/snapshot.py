@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.bank.contract import Holdings
-from storage.bank.layout import BankLayout, Int64, Wire
+from storage.bank.layout import BankLayout, Wire
 from storage.bank.reservoir import Entries
 from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import RowStore
@@ -87,7 +87,8 @@ def _batches(
         rows = np.arange(lo, min(lo + count, store.hi))
         columns: list[pa.Array] = [pa.array(rows)]
         if "state" in schema.names:
-            values = pa.array(_gather(store, layout, step, rows, timeout_s).reshape(-1))
+            states = store.states(step, timeout_s)[lo - store.lo : lo - store.lo + rows.size]
+            values = pa.array(states.reshape(-1))
             columns.append(pa.FixedSizeListArray.from_arrays(values, layout.elements))
         if partials is not None:
             sums = pa.array(partials[rows - store.lo].reshape(-1))
@@ -103,14 +104,6 @@ def _entry_batches(entries: Entries, layout: BankLayout, schema: pa.Schema) -> I
         columns = [pa.array(part.keys), pa.array(part.steps), pa.array(part.rows)]
         columns.append(pa.FixedSizeListArray.from_arrays(values, layout.elements))
         yield pa.record_batch(columns, schema=schema)
-
-
-def _gather(store: RowStore, layout: BankLayout, step: int, rows: Int64, timeout_s: float) -> Wire:
-    gathered = np.empty((rows.size, layout.elements), dtype=layout.wire_type)
-    with store.lock:
-        for piece in store.locate(step, rows, timeout_s):
-            gathered[piece.place] = piece.block[piece.take]
-    return gathered
 
 
 def remove_snapshot(folder: Path) -> None:
@@ -222,7 +215,7 @@ def _load_batch(store: RowStore, layout: BankLayout, header: dict[str, Any], bat
     if header["states"]:
         # Fancy indexing copies, as above.
         states = _states_of(batch, layout)[mine]
-        store.put_states(header["step"], rows[mine], states, np.zeros(mine.size, dtype=bool))
+        store.put_states(header["step"], rows[mine], rows[:0], states)
     if header["moments"]:
         sums = batch.column("moments").flatten().to_numpy(zero_copy_only=True).reshape(-1, len(layout.groups), 3)
         store.put_moments(header["step"], rows[mine], sums[mine])

@@ -163,7 +163,8 @@ def test_a_sweep_killed_eight_times_ends_equal_to_the_quiet_one(tmp_path: Path) 
         code, output = run(tmp_path, SWEEP, "killed", faults)
         has_driver = any(fault.victim == "driver" for fault in faults)
         assert code == (-signal.SIGKILL if has_driver else 0), output
-        said = [line for line in output.splitlines() if "tried again" in line or "are finished in" in line]
+        lines = output.replace(f"{tmp_path}/", "").splitlines()
+        said = [line for line in lines if "tried again" in line or "are finished in" in line]
         print(f"command {number}, exit code {code}", *kills.log(faults), *said, sep="\n    ")
         # Each trial that lost a process was tried again, once; the others noticed nothing.
         for label in ("state_passing", "fitted_noise"):

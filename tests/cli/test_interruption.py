@@ -1,6 +1,7 @@
 """Ends that nobody planned: kill -9 of the driver, Ctrl-C, SIGTERM; and the same command afterwards."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -25,11 +26,12 @@ def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The driver and all it started, the daemons of its Ray cluster included."""
+    """The driver and all it started, the daemons of its Ray cluster included, and of no other cluster."""
     driver = psutil.Process(process.pid)
-    started = driver.create_time()
-    others = [each for each in psutil.process_iter() if each.create_time() >= started and "/isweep-" in _line(each)]
-    return list({each.pid: each for each in (driver, *driver.children(recursive=True), *others)}.values())
+    started = [driver, *driver.children(recursive=True)]
+    (cluster,) = {folder for each in started for folder in re.findall(r"/tmp/isweep-\w+", _line(each))}
+    others = [each for each in psutil.process_iter() if cluster in _line(each)]
+    return list({each.pid: each for each in (*started, *others)}.values())
 
 
 def _line(process: psutil.Process) -> str:

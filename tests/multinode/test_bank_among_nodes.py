@@ -35,7 +35,7 @@ def test_every_shard_runs_on_the_node_it_was_given(
     bank: Any = open_bank(WIDE, 3)
     head, left, right = ray_cluster.ids
     assert len({head, left, right}) == 3
-    assert [node_of(actor) for actor in bank._actors] == [left, right, head]
+    assert [node_of(actor) for actor in (link.actor for link in bank._links)] == [left, right, head]
 
 
 def node_of(actor: Any) -> str:
@@ -96,7 +96,7 @@ def test_a_node_that_dies_takes_its_shard_alone(ray_cluster: Nodes) -> None:
     head = ray_cluster.ids[0]
     doomed = ray_cluster.nodes.add_node(num_cpus=0)
     bank = start_sharded_bank(WIDE, 2, "tests", uuid.uuid4().hex, node_ids=[head, doomed.node_id])
-    assert [node_of(actor) for actor in bank._actors] == [head, doomed.node_id]
+    assert [node_of(actor) for actor in (link.actor for link in bank._links)] == [head, doomed.node_id]
     bank.deposit(0, ROWS, states(0))
     bank.flush()
     ray_cluster.nodes.remove_node(doomed, allow_graceful=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from storage.bank.contract import BankLostError, BankTimeoutError, StateBank
@@ -126,10 +127,10 @@ def test_a_killed_shard_gives_an_error_with_shard_and_rows_for_reads_and_writes(
     bank.close()
 
 
-def test_the_error_of_a_deposit_shows_at_a_later_call_and_only_once(sharded: StateBank) -> None:
+def test_the_error_of_a_write_shows_at_a_later_call_and_only_once(sharded: StateBank) -> None:
     sharded.deposit(5, ROWS, STATES)
     sharded.flush()
-    sharded.deposit(1, [2], STATES[[2]])
+    sharded.merge_moments(1, [2], np.zeros((1, 2, 3)))
     deadline = time.monotonic() + 20
     with pytest.raises(StorageError, match="row 2 of step 1"):
         while time.monotonic() < deadline:
@@ -142,17 +143,107 @@ def test_more_waiting_reads_than_threads_do_not_hold_up_the_deposit_they_wait_fo
 
     waiting = [sharded._request(1, np.array([row % 7])) for row in range(THREADS["read"] + 8)]
     sharded.deposit(0, ROWS, STATES)
-    taken = [sharded._collect(request, 1)[0] for request in waiting]
-    assert [block[take][0, 0] for block, take, _ in taken] == [STATES[row % 7, 0] for row in range(len(waiting))]
+    taken = np.zeros((len(waiting), 1, 6), np.float32)
+    for row, request in enumerate(waiting):
+        sharded._deliver(request, 1, np.array([row % 7]), taken[row])
+    assert taken[:, 0, 0].tolist() == [STATES[row % 7, 0] for row in range(len(waiting))]
 
 
 def test_a_prefetch_that_timed_out_leaves_the_withdrawal_its_whole_time(sharded: Any) -> None:
     sharded.timeout_s = 0.2
     sharded.prefetch(1, [0])
+    ((link, _, coming),) = sharded._prefetched[1, np.array([0]).tobytes()]
     with pytest.raises(BankTimeoutError):
-        sharded._prefetched[1, np.array([0]).tobytes()].result()
+        link.ask(coming, 30.0)
     sharded.deposit(0, ROWS, STATES)
     assert np.array_equal(sharded.withdraw(1, [0]), STATES[:1])
+
+
+def without_shared_memory(bank: Any) -> Any:
+    """Another client of the same bank, as one on another node would be."""
+    copy = pickle.loads(pickle.dumps(bank))
+    for link in copy._links:
+        assert link.slots is not None, "on its own node a client finds the shard's memory"
+        link.slots = None
+    return copy
+
+
+@pytest.mark.parametrize("wire_dtype", ["fp32", "bf16"])
+def test_clients_with_and_without_shared_memory_see_the_same(open_bank: Any, wire_dtype: str) -> None:
+    elements = 40_000  # a row above and a row below what Ray sends inside a call
+    near = open_bank(BankLayout(rows=6, elements=elements, wire_dtype=wire_dtype), 2)
+    far, given = without_shared_memory(near), np.random.default_rng(0).standard_normal((6, elements), dtype=np.float32)
+    given[4, -1] = np.nan
+    for step in range(3):
+        near.deposit(step, [5, 1, 2], given[[5, 1, 2]])
+        far.deposit(step, [0, 4, 3], given[[0, 4, 3]])
+        far.prefetch(step + 1, [3, 5, 4, 1])
+        seen = [client.withdraw(step + 1, [3, 5, 4, 1]) for client in (near, far)]
+        assert np.array_equal(seen[0], seen[1])
+    near.flush()
+    far.flush()
+    assert not seen[0][2].any()
+    assert np.allclose(seen[0][[0, 1, 3]], given[[3, 5, 1]], rtol=0 if wire_dtype == "fp32" else 2**-8, atol=0)
+    assert near.counters()["zeroed_rows"] == 3
+    far.close()
+
+
+def test_a_late_client_of_an_old_step_is_refused_with_and_without_shared_memory(sharded: StateBank) -> None:
+    far = without_shared_memory(sharded)
+    for step in range(3):
+        sharded.deposit(step, ROWS, STATES)
+    sharded.flush()
+    for client in (sharded, far):
+        with pytest.raises(StorageError, match="row 2 of step 0 can no longer be written; the bank keeps steps 1 and"):
+            client.deposit(0, [2], STATES[[2]])
+            client.flush()
+        with pytest.raises(StorageError, match="row 2 of step 0 can no longer be read"):
+            client.withdraw(1, [2])
+    far.close()
+
+
+def test_a_client_that_was_killed_while_it_wrote_leaves_the_step_before_whole(sharded: Any) -> None:
+    import ray
+
+    from storage.bank.sharded import connect_sharded_bank
+
+    namespace, trial = sharded._namespace, sharded._trial
+    sharded.deposit(0, ROWS, STATES)
+    sharded.deposit(1, ROWS, STATES + 1)
+    sharded.flush()
+
+    @ray.remote(num_cpus=0, max_retries=0)
+    def dying() -> None:
+        client = connect_sharded_bank(namespace, trial)
+        slots = client._links[0].slots
+        assert slots is not None
+        slots.write(2, ROWS[:3], STATES[:3] + 2, ROWS[:3])  # and nobody is told
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        ray.get(dying.remote(), timeout=120)
+    assert np.array_equal(sharded.withdraw(2, ROWS), STATES + 1)
+    sharded.timeout_s = 0.2
+    with pytest.raises(BankTimeoutError, match="step 2, row 0"):
+        sharded.withdraw(3, ROWS)
+    sharded.deposit(2, ROWS, STATES + 2)  # its successor goes on
+    assert np.array_equal(sharded.withdraw(3, ROWS), STATES + 2)
+
+
+def test_memory_is_taken_only_by_what_is_deposited(trial: str) -> None:
+    from storage.bank.sharded import start_sharded_bank
+
+    layout = BankLayout(rows=4, elements=16_000_000, groups=(("all", 0, 8),))  # 2 * 256 MB, were it all used
+    with start_sharded_bank(layout, 1, "tests", trial) as bank:
+        shard = psutil.Process(actor_pid(trial, 0))
+        before = shard.memory_info().shared
+        bank.merge_moments(0, range(4), np.zeros((4, 1, 3)))
+        bank.moments(0)
+        assert shard.memory_info().shared - before < 32e6
+        for step in range(4):
+            bank.deposit(step, [3], np.ones((1, 16_000_000), np.float32))
+            bank.flush()
+        assert 100e6 < shard.memory_info().shared - before < 170e6, "two generations of one row of 64 MB"
 
 
 def test_a_shard_can_be_placed_on_a_named_node(trial: str) -> None:

@@ -11,6 +11,7 @@ from storage.bank.moments import row_moments
 from storage.bank.reservoir import NO_LIMIT
 from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import RowStore
+from storage.bank.slots import Slots
 from storage.bank.snapshot import Part, write_shard
 from storage.errors import StorageError
 
@@ -106,7 +107,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for shard in (0, 2):
         rows = LAYOUT.shard_range(shard, 3)
         part = Part(shard, 3, Holdings(False, False, False), NO_LIMIT)
-        write_shard(RowStore(*rows, groups=1), ReservoirStore(*rows, LAYOUT), LAYOUT, tmp_path, -1, part, timeout_s=0.1)
+        store = RowStore(Slots(*rows, LAYOUT), LAYOUT.row_bytes, groups=1)
+        write_shard(store, ReservoirStore(*rows, LAYOUT), LAYOUT, tmp_path, -1, part, timeout_s=0.1)
     with pytest.raises(StorageError, match="holds 2 of 3 bank files"):
         InProcessBank(LAYOUT).restore(tmp_path)
 
