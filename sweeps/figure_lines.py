@@ -103,7 +103,8 @@ def lines(results: Sequence[ArmResult], bands: bool = True) -> list[Line]:
     banded = {best_label(results)} if bands else set()
     drawn = []
     for label, group in by_label(results).items():
-        pooled = merge_thin_bins(pool([result.report for result in group]))
+        # Seeds see the same windows: several of them add no text, and every line is to have the same points.
+        pooled = merge_thin_bins(pool([result.report for result in group]), TOKENS_PER_POINT * len(group))
         wants_band = bands and (label in banded or group[0].arm in _BANDED_ARMS)
         edges_K = np.asarray(pooled.edges[1:], dtype=np.float64)
         drawn.append(

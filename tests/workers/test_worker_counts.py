@@ -21,12 +21,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 STEPS = 20
 ARMS: list[Any] = [
-    pytest.param("random_noise", {"sigma": 0.1}, "auto", id="random_noise"),
     pytest.param("fitted_noise", {}, "auto", id="fitted_noise"),
     pytest.param("state_passing", {"passing": "permuted"}, "everything", id="state_passing-permuted"),
     pytest.param("state_passing", {"passing": "permuted"}, "resident", id="state_passing-permuted-resident"),
-    pytest.param("tbtt", {}, "resident", id="tbtt-resident"),
-    pytest.param("reservoir", {"capacity": 16}, "auto", id="reservoir"),
     pytest.param("correlated_noise", {"capacity": 16, "scope": "all"}, "auto", id="correlated_noise"),
 ]
 
