@@ -60,7 +60,7 @@ def loop_of(arm: str, rows: int, opened: list[StateBank], cache: Path) -> Traini
     tokens = open_token_cache(config.data, cache)
     batches = order(tokens, split="train", context=config.window, rows=rows, seed=0)
     bank = open_bank(config, context, vector)
-    intervention = assemble_intervention(config, context, model, batches, vector, bank)
+    intervention = assemble_intervention(config, context, batches, vector, bank)
     return TrainingLoop(build_engine(model, config, 1), intervention, batches, config, context)
 
 

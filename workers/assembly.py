@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from models.interface import RecurrentLanguageModel
 from storage.bank.contract import StateBank
 from storage.bank.layout import BankLayout
 from storage.batch_order import StreamOrder, WindowOrder
@@ -33,7 +32,6 @@ def open_bank(config: TrialConfig, context: TrialContext, vector: StateVector) -
 def assemble_intervention(
     config: TrialConfig,
     context: TrialContext,
-    model: RecurrentLanguageModel,
     batches: WindowOrder | StreamOrder,
     vector: StateVector,
     bank: StateBank | None,
@@ -51,7 +49,6 @@ def assemble_intervention(
         InterventionContext(
             settings=config.intervention,
             vector=vector,
-            zero_state=lambda rows: model.zero_state(rows, device=context.device),
             rows=config.batch_rows,
             seed=config.trial.seed,
             device=context.device,

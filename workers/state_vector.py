@@ -40,21 +40,30 @@ class StateVector:
             piece.copy_(source)
         return vectors_BE
 
-    def unpack(self, vectors_BE: Tensor, zero_state: State) -> State:
-        """`zero_state` (B sequences) with the touched parts replaced by the vectors, in its dtypes, on its device.
+    def unpack(self, vectors_BE: Tensor, device: torch.device | None = None) -> State:
+        """The state of B sequences on `device` (default: the vectors'): zero in all parts that the vectors do not hold.
 
         Where dtype and device agree the parts are views of `vectors_BE`, not copies.
         """
         if vectors_BE.shape[1] != self.elements:
             raise ValueError(f"a state vector has {self.elements} elements here, not {vectors_BE.shape[1]}")
-        state = [dict(layer_state) for layer_state in zero_state]
+        where = vectors_BE.device if device is None else device
+        touched: dict[tuple[int, str], Tensor] = {}
         start = 0
         for layer, part, shape in self.places:
             stop = start + int(np.prod(shape))
-            like = zero_state[layer][part]
-            state[layer][part] = vectors_BE[:, start:stop].reshape(-1, *shape).to(device=like.device, dtype=like.dtype)
+            dtype = self.spec[layer][part].dtype
+            touched[layer, part] = vectors_BE[:, start:stop].reshape(-1, *shape).to(device=where, dtype=dtype)
             start = stop
-        return state
+        return [
+            {
+                name: touched[layer, name]
+                if (layer, name) in touched
+                else torch.zeros(len(vectors_BE), *part.shape, dtype=part.dtype, device=where)
+                for name, part in parts.items()
+            }
+            for layer, parts in enumerate(self.spec)
+        ]
 
     def groups(self) -> list[tuple[str, int, int]]:
         """(name, start, stop) of each layer's heads in the vector; of the whole part where it has no heads."""

@@ -131,11 +131,13 @@ def _post_train(
     trial = config.trial
     order = StreamOrder if ARMS[config.arm].reads_on else WindowOrder
     batches = order(cache, split="train", context=config.window, rows=config.batch_rows, seed=trial.seed)
+    engine = build_engine(model, config, context.world)
+    # After the engine has been built: it may change the dtype of the model, and so that of its state.
     vector = StateVector(model.state_spec(), state_parts(config))
     bank = open_bank(config, context, vector)
     try:
-        intervention = assemble_intervention(config, context, model, batches, vector, bank)
-        loop = TrainingLoop(build_engine(model, config, context.world), intervention, batches, config, context)
+        intervention = assemble_intervention(config, context, batches, vector, bank)
+        loop = TrainingLoop(engine, intervention, batches, config, context)
         first = resume_trial(loop, bank, context)
         training = Training(loop.history, before=sum(entry["seconds"] for entry in loop.history))
         for step in range(first, trial.steps):

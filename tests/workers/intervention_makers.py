@@ -69,7 +69,6 @@ def build(
     context = InterventionContext(
         settings=InterventionSettings(**settings),
         vector=vector,
-        zero_state=MODEL.zero_state,
         rows=ROWS,
         seed=seed,
         device=CPU,
@@ -83,7 +82,7 @@ def build(
 def final_state(step: int, rows: Sequence[int] | np.ndarray) -> State:
     """A final state that depends on step and row alone, so that different groupings of rows can be compared."""
     vectors = np.stack([np.random.default_rng([step, row]).standard_normal(EVERY_PART.elements) for row in rows])
-    return EVERY_PART.unpack(torch.from_numpy(vectors.astype(np.float32)), MODEL.zero_state(len(rows)))
+    return EVERY_PART.unpack(torch.from_numpy(vectors.astype(np.float32)))
 
 
 def drawn(intervention: Intervention, arm: str, groups: Sequence[Sequence[int]], steps: range) -> np.ndarray:

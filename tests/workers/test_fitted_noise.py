@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.intervention_makers import MODEL, ROWS, VECTOR, build, final_state
+from tests.workers.intervention_makers import ROWS, VECTOR, build, final_state
 from workers.interventions.fitted_noise import FittedNoise
 
 
@@ -14,7 +14,7 @@ def constant_state(value: float) -> list[dict[str, torch.Tensor]]:
     """A final state of all rows whose heads hold `value` and `value + 2` in equal parts: mean value + 1, variance 1."""
     vectors = torch.full((ROWS, VECTOR.elements), value)
     vectors[:, ::2] += 2.0
-    return VECTOR.unpack(vectors, MODEL.zero_state(ROWS))
+    return VECTOR.unpack(vectors)
 
 
 def fitted(**settings: Any) -> FittedNoise:
@@ -52,7 +52,7 @@ def test_noise_has_the_fitted_mean_and_standard_deviation_of_its_head() -> None:
     _, start, stop = VECTOR.groups()[3]
     generator = torch.Generator().manual_seed(0)
     vectors[:, start:stop] = 2.0 + 0.5 * torch.randn(ROWS, stop - start, generator=generator)
-    intervention.observe(0, rows, VECTOR.unpack(vectors, MODEL.zero_state(ROWS)))
+    intervention.observe(0, rows, VECTOR.unpack(vectors))
     state = intervention.initial_state(1, rows)
     assert state is not None
     noise = VECTOR.pack(state)[:, start:stop]

@@ -11,14 +11,14 @@ MODEL = build_model(ModelSettings(), 256, seed=0)
 def test_unpack_inverts_pack() -> None:
     vector = StateVector(MODEL.state_spec(), ["recurrent", "conv"])
     _, state = MODEL(torch.randint(256, (3, 20)))
-    again = vector.unpack(vector.pack(state), MODEL.zero_state(3))
+    again = vector.unpack(vector.pack(state))
     for layer, other in zip(state, again, strict=True):
         assert all(torch.equal(layer[part], other[part]) for part in layer)
 
 
 def test_untouched_parts_stay_as_they_were() -> None:
     vector = StateVector(MODEL.state_spec(), ["recurrent"])
-    state = vector.unpack(torch.ones(2, vector.elements), MODEL.zero_state(2))
+    state = vector.unpack(torch.ones(2, vector.elements))
     assert all((layer["recurrent"] == 1).all() and (layer["conv"] == 0).all() for layer in state)
 
 

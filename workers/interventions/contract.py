@@ -21,8 +21,6 @@ class InterventionContext:
 
     settings: InterventionSettings
     vector: StateVector
-    zero_state: Callable[[int], State]
-    """Zero state of so many sequences, on the worker's device."""
     rows: int
     """G, rows of the global batch."""
     seed: int

@@ -36,7 +36,7 @@ class CorrelatedNoise(Intervention):
         normals_BK = keyed_normals("coefficients", self.context.seed, step, rows, groups * n)
         weights_BKn = _weights(normals_BK.view(len(rows), groups, n))
         noise_BE = self._products(rows, weights_BKn.to(self.context.device), states_nE)
-        return self.context.vector.unpack(noise_BE, self.context.zero_state(len(rows)))
+        return self.context.vector.unpack(noise_BE, self.context.device)
 
     def _products(self, rows: np.ndarray, weights_BKn: Tensor, states_nE: Tensor) -> Tensor:
         """(B, E): for each range of entries its weights times the states, row r as row r % 16 of a block of 16."""

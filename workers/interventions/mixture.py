@@ -24,12 +24,14 @@ class Mixture(Intervention):
         first, second = (self._packed(arm, step, rows) for arm in self.arms.values())
         drawn = keyed_uniforms("mixture", self.context.seed, step, rows) < self.context.settings.mixture_probability
         second[np.flatnonzero(drawn)] = first[np.flatnonzero(drawn)]
-        return self.context.vector.unpack(second, self.context.zero_state(len(rows)))
+        return self.context.vector.unpack(second, self.context.device)
 
     def _packed(self, arm: Intervention, step: int, rows: np.ndarray) -> torch.Tensor:
         """(B, E) float32 of its own memory."""
         state = arm.initial_state(step, rows)
-        return self.context.vector.pack(self.context.zero_state(len(rows)) if state is None else state)
+        if state is None:
+            return torch.zeros(len(rows), self.context.vector.elements, device=self.context.device)
+        return self.context.vector.pack(state)
 
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
         for arm in self.arms.values():

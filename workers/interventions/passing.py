@@ -21,7 +21,7 @@ class Passing(Intervention):
     def initial_state(self, step: int, rows: np.ndarray) -> State | None:
         passed_BE = self.alter(step, rows, self.carried.withdraw(step, rows))
         passed_BE[np.flatnonzero(self.resets(step, rows))] = 0.0
-        return self.context.vector.unpack(passed_BE, self.context.zero_state(len(rows)))
+        return self.context.vector.unpack(passed_BE, self.context.device)
 
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
         self.carried.deposit(step, rows, final_state)

@@ -26,7 +26,7 @@ class Reservoir(Intervention):
         drawn = keyed_uniforms("reservoir", self.context.seed, step, rows) * len(states_mE)
         initial_BE = states_mE[drawn.astype(np.int64)]
         initial_BE[np.flatnonzero(reset_rows(self.context.settings, self.context.seed, step, rows))] = 0.0
-        return self.context.vector.unpack(initial_BE, self.context.zero_state(len(rows)))
+        return self.context.vector.unpack(initial_BE, self.context.device)
 
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
         self.mirror.offer(step, rows, final_state)
