@@ -15,7 +15,6 @@ import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +24,8 @@ from models.interface import State
 from models.registry import build_model
 from storage.bank.contract import StateBank
 from storage.bank.layout import BankLayout
-from storage.batch_order import StreamOrder, WindowOrder
 from storage.token_cache import open_token_cache
 from sweeps.ray_session import ray_session
-from workers.arms import ARMS
 from workers.assembly import assemble_intervention, open_bank
 from workers.bank_plan import state_parts
 from workers.context import TrialContext, join_alone
@@ -39,6 +36,7 @@ from workers.interventions.zero import ZeroState
 from workers.settings import BankSettings, TrialConfig, TrialSettings
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
+from workers.training_windows import training_order
 
 ROWS = (48, 512)
 ROUNDS = 30
@@ -77,9 +75,8 @@ def loop_of(arm: str, rows: int, opened: list[StateBank], cache: Path) -> Traini
     vector = StateVector(model.state_spec(), state_parts(config))
     context = TrialContext(folder=cache, cache=cache, identity="benchmark")
     context.open_bank = partial(start_bank, f"{arm}-{rows}", opened)
-    order: Any = StreamOrder if ARMS[named].reads_on else WindowOrder
     tokens = open_token_cache(config.data, cache)
-    batches = order(tokens, split="train", context=config.window, rows=rows, seed=0)
+    batches = training_order(config, tokens)
     bank = open_bank(config, context, vector)
     intervention: Intervention = assemble_intervention(config, context, batches, vector, bank)
     if arm == GIVEN:

@@ -7,13 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.batch_order import StreamOrder, WindowOrder
 from storage.errors import StorageError
 from storage.token_cache import TokenCache, open_token_cache
 from sweeps.settings import SettingError
 from workers.arms import ARMS
 from workers.evaluations.windows import evaluation_splits
 from workers.settings import TrialConfig
+from workers.training_windows import training_order
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,8 @@ def check_windows(configs: Sequence[TrialConfig], cache_folder: Path) -> WindowC
 
 
 def _skipped_documents(config: TrialConfig, cache: TokenCache) -> int:
-    kind = StreamOrder if ARMS[config.arm].reads_on else WindowOrder
     try:
-        order = kind(cache, context=config.window, rows=config.batch_rows, seed=config.trial.seed)
+        order = training_order(config, cache)
     except StorageError as error:
         longer = f" (trial.context={config.trial.context} x intervention.factor={config.intervention.factor})"
         raise StorageError(f"{error}{longer if config.window != config.trial.context else ''}") from error

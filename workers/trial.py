@@ -13,7 +13,6 @@ from models.interface import RecurrentLanguageModel
 from models.registry import build_model
 from models.shipped import checkpoint_folder
 from storage.bank.contract import StateBank
-from storage.batch_order import StreamOrder, WindowOrder
 from storage.curve_files import write_curve
 from storage.files import write_json
 from storage.token_cache import TokenCache, open_token_cache
@@ -29,6 +28,7 @@ from workers.settings import FRESH_BASE, TrialConfig
 from workers.shapes import model_dims, vocab_size
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
+from workers.training_windows import training_order
 from workers.trial_files import HISTORY, MODEL, RESULT
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ def _post_train(
 ) -> tuple[RecurrentLanguageModel, Training]:
     """The steps of the trial, continued from its newest whole checkpoint."""
     trial = config.trial
-    order = StreamOrder if ARMS[config.arm].reads_on else WindowOrder
-    batches = order(cache, split="train", context=config.window, rows=config.batch_rows, seed=trial.seed)
+    batches = training_order(config, cache)
     engine = build_engine(model, config, context.world)
     # After the engine has been built: it may change the dtype of the model, and so that of its state.
     vector = StateVector(model.state_spec(), state_parts(config))

@@ -209,10 +209,6 @@ class StateBank(ABC):
             self._reservoir_states(steps_n, rows_n, out_ne)
         return out_ne
 
-    def prepare_snapshot(self) -> None:
-        """What every worker calls, before a barrier, ahead of the `snapshot` that one of them takes."""
-        self.flush()
-
     def digest(self) -> str:
         """SHA-256 of the newest generation (states and moments, in row order) and the reservoir (in key order).
 
