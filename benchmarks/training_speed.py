@@ -21,11 +21,11 @@ from transformers import Mamba2Config, Mamba2ForCausalLM
 
 from benchmarks.markdown import header, table
 from models.loss import cross_entropy_sum
-from models.mamba2 import Mamba2LanguageModel
-from models.sizes import Mamba2Dims, dims
+from models.mamba2.dims import SIZES, Mamba2Dims
+from models.mamba2.model import Mamba2LanguageModel
 
 DIMS = {
-    "demo": dims("mamba2", "demo"),
+    "demo": SIZES["demo"],
     "wide": Mamba2Dims(d_model=128, n_layer=4, d_state=128, headdim=64, vocab_size=256),
 }
 CHUNKS = (32, 64, 128, 256)

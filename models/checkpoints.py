@@ -1,4 +1,4 @@
-"""Writing and reading checkpoints in the layout of state-spaces/mamba2: config.json and model.safetensors.
+"""Writing and reading checkpoints in the published layout of each architecture: config.json and model.safetensors.
 
 The tied head is not written: a file holds every parameter once. A reader accepts it where it is present.
 """
@@ -16,16 +16,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.architecture import ModelDims
 from models.content import CONFIG, SAFETENSORS, read_config, weights_file
 from models.errors import ModelError
 from models.interface import RecurrentLanguageModel
-from models.layout import EMBEDDING, HEAD, canonical_name, check_dims, check_shapes, config_from_dims, dims_from_config
-from models.mamba2 import Mamba2LanguageModel
-from models.sizes import Mamba2Dims
+from models.layout import check_dims, check_shapes, config_from_dims, dims_from_config, layout_of
+from models.registry import model_of
 
 
 def save_checkpoint(
-    model: RecurrentLanguageModel, dims: Mamba2Dims, folder: str | Path, notes: Mapping[str, object] | None = None
+    model: RecurrentLanguageModel, dims: ModelDims, folder: str | Path, notes: Mapping[str, object] | None = None
 ) -> None:
     """Write a checkpoint folder. It appears whole or not at all; one that exists is replaced.
 
@@ -37,7 +37,8 @@ def save_checkpoint(
     """
     target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items() if name != HEAD}
+    own = {name: value for name, value in model.state_dict().items() if name != dims.HEAD or not dims.tied}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in own.items()}
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         save_file(tensors, part / SAFETENSORS, metadata={"format": "pt"})
@@ -53,11 +54,11 @@ def save_checkpoint(
 
 def load_checkpoint(
     folder: str | Path,
-    expected_dims: Mamba2Dims | None = None,
+    expected_dims: ModelDims | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     scan: str = "chunked",
-) -> Mamba2LanguageModel:
+) -> RecurrentLanguageModel:
     """Read a checkpoint folder into a model.
 
     Args:
@@ -65,7 +66,7 @@ def load_checkpoint(
         expected_dims: dimensions the checkpoint must have; those of its config.json if None.
         device: where the model is put.
         dtype: of its parameters.
-        scan: name of the scan, see `models.sizes.SCAN_NAMES`.
+        scan: name of the scan, see `models.registry.SCAN_NAMES`.
 
     Raises:
         ModelError: if files are missing or damaged, or shapes or vocabulary do not fit.
@@ -74,12 +75,15 @@ def load_checkpoint(
     found = dims_from_config(read_config(folder), str(Path(folder) / CONFIG))
     dims = found if expected_dims is None else expected_dims
     check_dims(found, dims, str(folder))
-    tensors = {canonical_name(name): value for name, value in _read_tensors(path).items()}
+    tensors = {layout_of(dims).canonical_name(name): value for name, value in _read_tensors(path).items()}
     check_shapes({name: tuple(value.shape) for name, value in tensors.items()}, dims, str(path))
-    if HEAD in tensors and not torch.equal(tensors[HEAD], tensors[EMBEDDING]):
-        raise ModelError(f"{path} has a head of its own ({HEAD}): only checkpoints with tied embeddings can be used.")
-    model = Mamba2LanguageModel(dims, seed=0, scan=scan)
-    model.load_state_dict({**tensors, HEAD: tensors[EMBEDDING]})
+    if dims.tied:
+        embedding = tensors[dims.EMBEDDING]
+        if not torch.equal(tensors.get(dims.HEAD, embedding), embedding):
+            raise ModelError(f"{path} has a head of its own ({dims.HEAD}), though its config.json says it is tied.")
+        tensors[dims.HEAD] = embedding
+    model = model_of(dims, seed=0, scan=scan)
+    model.load_state_dict(tensors)
     return model.to(device=device, dtype=dtype)
 
 

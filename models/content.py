@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from models.architecture import ModelDims
 from models.errors import ModelError
 from models.layout import check_dims, check_shapes, dims_from_config
-from models.sizes import Mamba2Dims
 
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
@@ -77,7 +77,7 @@ def read_header(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_checkpoint(folder: str | Path, dims: Mamba2Dims) -> None:
+def check_checkpoint(folder: str | Path, dims: ModelDims) -> None:
     """Raise a ModelError unless the checkpoint in `folder` fits `dims`.
 
     A pytorch_model.bin has no header: for it only config.json is checked here, its tensors when it is loaded.

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from models.architecture import RECURRENT, ModelDims
+
 LayerState = dict[str, Tensor]
 """Part name -> tensor (B, *shape)."""
 State = list[LayerState]
@@ -40,7 +42,12 @@ class RecurrentLanguageModel(nn.Module, ABC):
     one segment, which continues the state.
     """
 
-    vocab_size: int
+    dims: ModelDims
+
+    def __init__(self, dims: ModelDims) -> None:
+        super().__init__()
+        self.dims = dims
+        self.vocab_size = dims.vocab_size
 
     @abstractmethod
     def forward(
@@ -53,12 +60,20 @@ class RecurrentLanguageModel(nn.Module, ABC):
         """Return the output matrix (vocab_size, D), without the rows that only pad the vocabulary."""
 
     @abstractmethod
-    def state_spec(self) -> list[dict[str, PartSpec]]:
-        """Describe every part of every layer's state, in the dtypes that the model uses now."""
-
-    @abstractmethod
     def no_decay_parameters(self) -> set[str]:
         """Names (as in `named_parameters`) of the parameters that take no weight decay."""
+
+    def state_spec(self) -> list[dict[str, PartSpec]]:
+        """Describe every part of every layer's state, in the dtypes that the model uses now."""
+        dtype = self.head_weight().dtype
+        full = torch.promote_types(dtype, torch.float32)
+        return [
+            {
+                name: PartSpec(part.shape, full if name == RECURRENT else dtype, part.head_axis)
+                for name, part in self.dims.layer_state(layer).items()
+            }
+            for layer in range(self.dims.n_layer)
+        ]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Map hidden vectors (..., D) to logits (..., vocab_size); padding rows never take probability."""

@@ -1,4 +1,4 @@
-"""RMS norms, plain and gated, with hand-written gradients: a few passes over memory, fp32 or better inside.
+"""RMS norms and gated read-outs with hand-written gradients: a few passes over memory, fp32 or better inside.
 
 Legend: D normalised channels, B batch, T position, H head, P head channel, I = H * P.
 """
@@ -6,13 +6,26 @@ Legend: D normalised channels, B batch, T position, H head, P head channel, I = 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """Scale the last axis (D) to unit root mean square, then by `weight_D`; result in the dtype of the weight."""
     return _RmsNorm.apply(x, weight_D, eps)
+
+
+class RMSNorm(nn.Module):
+    """Holder of a norm's weight; `weight` has one entry per channel and starts at one."""
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis; the result has the weight's dtype."""
+        return rms_norm(x, self.weight, self.eps)
 
 
 def gated_readout(
@@ -30,6 +43,18 @@ def gated_readout(
         groups: blocks of I / groups channels that are normalised apart.
     """
     return _GatedReadout.apply(y_BTHP, x_BTHP, D_H, z_BTI, weight_I, eps, groups)
+
+
+def gated_skip(y_BTI: Tensor, x_BTI: Tensor, D_I: Tensor, z_BTI: Tensor) -> Tensor:
+    """Return (y + D x) * silu(z), the read-out of a Mamba-1 mixer, in the dtype of z.
+
+    Args:
+        y_BTI: outputs of the scan.
+        x_BTI: inputs of the scan, which skip it through D.
+        D_I: skip weights, in fp32 or better.
+        z_BTI: gate.
+    """
+    return _GatedSkip.apply(y_BTI, x_BTI, D_I, z_BTI)
 
 
 def _inverse_rms(g: Tensor, groups: int, eps: float) -> Tensor:
@@ -98,3 +123,28 @@ class _GatedReadout(torch.autograd.Function):
         dD = torch.mul(dv, x_BTHP, out=dg.view(x_BTHP.shape)).sum((0, 1)).sum(-1)
         dx = (dv * D_H.unsqueeze(-1)).to(x_BTHP.dtype)
         return dv.to(x_BTHP.dtype), dx, dD, dz, dweight.to(weight_I.dtype), None, None
+
+
+class _GatedSkip(torch.autograd.Function):
+    """Keeps y + D x and sigmoid(z)."""
+
+    @staticmethod
+    def forward(ctx: Any, y_BTI: Tensor, x_BTI: Tensor, D_I: Tensor, z_BTI: Tensor) -> Tensor:
+        full = D_I.dtype
+        v = torch.addcmul(y_BTI.to(full), x_BTI.to(full), D_I)
+        sigmoid = torch.sigmoid(z_BTI.to(full))
+        ctx.save_for_backward(v, sigmoid, x_BTI, D_I, z_BTI)
+        return (sigmoid * z_BTI).mul_(v).to(z_BTI.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout_BTI: Tensor) -> tuple[Tensor, ...]:
+        v, sigmoid, x_BTI, D_I, z_BTI = ctx.saved_tensors
+        dout = dout_BTI.to(D_I.dtype)
+        gate = sigmoid * z_BTI
+        slope = torch.addcmul(sigmoid + gate, sigmoid, gate, value=-1)
+        dz = slope.mul_(v).mul_(dout)
+        dv = gate.mul_(dout)
+        dD_I = (dv * x_BTI).sum((0, 1))
+        dx = (dv * D_I).to(x_BTI.dtype)
+        return dv.to(x_BTI.dtype), dx, dD_I, dz.to(z_BTI.dtype)

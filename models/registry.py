@@ -1,17 +1,58 @@
-"""Which class implements which architecture."""
+"""Which architectures there are. A new one is a module that holds ARCHITECTURE, and a line here; imports no torch."""
 
+import importlib
 from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from models.interface import RecurrentLanguageModel
-from models.mamba2 import Mamba2LanguageModel
+from models.architecture import Architecture, ModelDims
+from models.errors import ModelError
 from models.settings import ModelSettings
-from models.sizes import Mamba2Dims, dims
 
-ARCHITECTURES: dict[str, Callable[[Mamba2Dims, int, str], RecurrentLanguageModel]] = {"mamba2": Mamba2LanguageModel}
-"""Architecture name -> constructor of (dims, seed, scan name); the names are `models.sizes.ARCHITECTURE_NAMES`."""
+if TYPE_CHECKING:
+    from models.interface import RecurrentLanguageModel
+
+ARCHITECTURES: dict[str, str] = {
+    "mamba1": "models.mamba1",
+    "mamba2": "models.mamba2",
+    "gla": "models.gla",
+    "rwkv6": "models.rwkv6",
+}
+"""Name -> module with an `ARCHITECTURE`."""
+SCAN_NAMES = ("chunked", "naive")
 
 
-def build_model(settings: ModelSettings, vocab_size: int, seed: int) -> RecurrentLanguageModel:
+def architecture(name: str) -> Architecture:
+    """The architecture of that name. Raises a ModelError that names the nearest known one."""
+    _check_name("model.architecture", name, tuple(ARCHITECTURES))
+    found: Architecture = importlib.import_module(ARCHITECTURES[name]).ARCHITECTURE
+    return found
+
+
+def dims(architecture_name: str, size: str, vocab_size: int | None = None) -> ModelDims:
+    """Return the dimensions of a size preset.
+
+    Args:
+        architecture_name: a name of `ARCHITECTURES`.
+        size: a preset of that architecture.
+        vocab_size: entries of the tokenizer in use; the preset's own if None.
+
+    Raises:
+        ModelError: for an unknown name, naming the nearest known one.
+    """
+    sizes = architecture(architecture_name).sizes
+    _check_name("model.size", size, tuple(sizes))
+    return sizes[size] if vocab_size is None else replace(sizes[size], vocab_size=vocab_size)
+
+
+def check_model_names(settings: ModelSettings) -> None:
+    """Raise a ModelError that names the nearest known name if architecture, size or scan is unknown."""
+    dims(settings.architecture, settings.size)
+    _check_name("model.scan", settings.scan, SCAN_NAMES)
+
+
+def build_model(settings: ModelSettings, vocab_size: int, seed: int) -> "RecurrentLanguageModel":
     """Build a freshly initialised model on the CPU in fp32.
 
     Args:
@@ -19,5 +60,19 @@ def build_model(settings: ModelSettings, vocab_size: int, seed: int) -> Recurren
         vocab_size: entries of the tokenizer in use.
         seed: the initial parameters are a function of this and the dimensions alone.
     """
-    size = dims(settings.architecture, settings.size, vocab_size)
-    return ARCHITECTURES[settings.architecture](size, seed, settings.scan)
+    return model_of(dims(settings.architecture, settings.size, vocab_size), seed, settings.scan)
+
+
+def model_of(size: ModelDims, seed: int, scan: str = "chunked") -> "RecurrentLanguageModel":
+    """Build a freshly initialised model of these dimensions; imports its module, and torch with it."""
+    module, name = architecture(size.ARCHITECTURE).model.split(":")
+    build: Callable[[ModelDims, int, str], RecurrentLanguageModel] = getattr(importlib.import_module(module), name)
+    return build(size, seed, scan)
+
+
+def _check_name(setting: str, name: str, known: tuple[str, ...]) -> None:
+    if name in known:
+        return
+    near = get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}."
+    raise ModelError(f"{setting} = {name!r} is unknown: {hint}")

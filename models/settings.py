@@ -10,11 +10,11 @@ class ModelSettings:
     architecture: str = "mamba2"
     """Name of the recurrence; `models.registry.ARCHITECTURES` lists what there is."""
     size: str = "demo"
-    """Name of a size preset of that architecture, see `models.sizes`."""
+    """Name of a size preset of that architecture."""
     scan: str = "chunked"
     """`chunked` (matrix form, the default) or `naive` (a loop over time, the meaning)."""
 
     def __post_init__(self) -> None:
-        from models.sizes import check_model_names
+        from models.registry import check_model_names
 
-        check_model_names(self.architecture, self.size, self.scan)
+        check_model_names(self)

@@ -5,7 +5,7 @@ scaled by their number of parameters. A guess for the plan and for the first ETA
 real duration is used.
 """
 
-from models.sizes import dims
+from models.registry import dims
 from workers.arms import ARMS
 from workers.settings import TrialConfig
 

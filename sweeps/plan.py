@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.architecture import ModelDims
 from models.content import check_checkpoint, content_hash
 from models.errors import ModelError
 from models.shipped import checkpoint_folder
-from models.sizes import Mamba2Dims
 from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
 from storage.tokens import check_tokenizer
@@ -48,7 +48,7 @@ class PlannedTrial:
         return f"{self.label.replace(' ', '-')}-{self.identity[:8]}"
 
     @property
-    def dims(self) -> Mamba2Dims:
+    def dims(self) -> ModelDims:
         """Dimensions of the model."""
         return model_dims(self.config)
 

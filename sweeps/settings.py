@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.settings import ModelSettings
-from models.shipped import shipped_bases
+from models.shipped import shipped_base, shipped_bases
 from storage.settings import BYTES_NAME, BankSettings, DataSettings, TrackingSettings
 from workers.settings import (
     FRESH_BASE,
@@ -82,8 +82,8 @@ def build_settings(
 ) -> Settings:
     """Settings from a preset's values and the `--set` assignments, which win.
 
-    `varies` is the setting that the sweep itself varies, `fixed` are those it gives its trials itself. Paths become
-    absolute. Raises SettingError.
+    `varies` is the setting that the sweep itself varies, `fixed` are those it gives its trials itself. Where nothing
+    says what to start from, it is the base that is shipped for the model. Paths become absolute. Raises SettingError.
     """
     values = dict(preset)
     for assignment in assignments:
@@ -98,6 +98,9 @@ def build_settings(
         group, name = key.split(".")
         groups[group][name] = value
     try:
+        model = ModelSettings(**groups["model"])
+        if "checkpoint" not in groups["base"]:
+            groups["base"]["checkpoint"] = shipped_base(model.architecture, model.size)
         return _with_absolute_paths(Settings(**{name: GROUPS[name](**given) for name, given in groups.items()}))
     except SettingError:
         raise

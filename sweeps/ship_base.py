@@ -46,7 +46,7 @@ def make_record(trial: Path) -> dict[str, Any]:
     history = json.loads((trial / "history.json").read_text())
     kept = ("step", "loss", "select_ppl_train", "select_ppl_8k")
     return {
-        "command": "python -m sweeps.run demo_base",
+        "command": f"python -m sweeps.run demo_base{chosen_model(result)}",
         "date": datetime.date.today().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "deepspeed", "numpy")},
@@ -58,6 +58,12 @@ def make_record(trial: Path) -> dict[str, Any]:
         ],
         "final": {split: read_curve(trial / name).table() for split, name in result["curves"].items()},
     }
+
+
+def chosen_model(result: dict[str, Any]) -> str:
+    """What the command line said of the model, where it is not the default."""
+    architecture = result["config"]["model"]["architecture"]
+    return "" if architecture == "mamba2" else f" --set model.architecture={architecture}"
 
 
 def main() -> None:

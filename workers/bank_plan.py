@@ -8,7 +8,6 @@ Legend: G rows of a step, W workers, S shards, E elements of a row, w bytes of a
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.sizes import Mamba2Dims
 from workers.settings import TrialConfig
 from workers.shapes import model_dims
 
@@ -96,7 +95,8 @@ def plan_bank(config: TrialConfig) -> BankPlan | None:
         kept = GENERATIONS * config.micro_rows if mode == "everything" else (GENERATIONS + 1) * (rows // workers)
         worker += kept * elements * FLOAT_BYTES
     if "moments" in content:
-        moments = _groups(config, dims) * MOMENT_BYTES
+        groups = dims.state_groups()
+        moments = sum(groups[part] for part in state_parts(config)) * MOMENT_BYTES
         step += rows * moments
         shard += GENERATIONS * shard_rows * moments
     if "reservoir" in content:
@@ -115,9 +115,3 @@ def plan_bank(config: TrialConfig) -> BankPlan | None:
         shard_bytes=shard,
         worker_bytes=worker,
     )
-
-
-def _groups(config: TrialConfig, dims: Mamba2Dims) -> int:
-    """K: a group of moments for each layer and head of the recurrent state, for each layer of the other parts."""
-    heads = {"recurrent": dims.n_heads}
-    return sum(dims.n_layer * heads.get(part, 1) for part in state_parts(config))

@@ -24,7 +24,8 @@ class BaseSettings:
     """The checkpoint a trial starts from."""
 
     checkpoint: str = "demo-mamba2"
-    """A shipped base (`models/bases/`), a folder with config.json and weights, or `fresh` for a new initialisation."""
+    """A shipped base (`models/bases/`), a folder with config.json and weights, or `fresh` for a new initialisation.
+    A sweep's own default is the shipped base of its architecture and size."""
     seed: int = 0
     """Seed of a `fresh` initialisation. Different from `trial.seed`, which keys data, noise and resets."""
 

@@ -1,6 +1,7 @@
 """How large a trial's model is, with the vocabulary of its tokenizer. Imports no torch: the planner asks too."""
 
-from models.sizes import Mamba2Dims, dims
+from models.architecture import ModelDims
+from models.registry import dims
 from storage.tokens import tokenizer_named
 from workers.settings import TrialConfig
 
@@ -10,6 +11,6 @@ def vocab_size(config: TrialConfig) -> int:
     return tokenizer_named(config.data.tokenizer).vocabulary
 
 
-def model_dims(config: TrialConfig) -> Mamba2Dims:
+def model_dims(config: TrialConfig) -> ModelDims:
     """Dimensions of the trial's model."""
     return dims(config.model.architecture, config.model.size, vocab_size(config))

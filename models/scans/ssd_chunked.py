@@ -1,6 +1,6 @@
 """The scan of Mamba-2 in matrix form: blocks of positions, a state passed from block to block, hand-written gradients.
 
-Work goes through tiles of a few rows by a few blocks (`models.scans.ssd_tiles`), factored where the decays allow it
+Work goes through tiles of a few rows by a few blocks (`models.scans.tiles`), factored where the decays allow it
 (`models.scans.ssd_factored`) and pairwise elsewhere (`models.scans.ssd_pairwise`). Beyond inputs and outputs only the
 states between blocks are kept; the backward pass recomputes the rest.
 
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from models.scans.ssd_factored import TileGrads, TileInputs, TileStates, backward_tile, forward_tile
 from models.scans.ssd_pairwise import pairwise_block
-from models.scans.ssd_tiles import Tile, plan_tiles, row_ranges
+from models.scans.tiles import Tile, plan_tiles, row_ranges, single_blocks
 
 
 def ssd_chunked(
@@ -101,7 +101,7 @@ class _ChunkedScan(torch.autograd.Function):
         kept_rows = []
         for low, high in row_ranges(B, T, chunk, x_BTHP.device.type):
             start_RIN = None if h0_BHPN is None else h0_BHPN[low:high].reshape(high - low, H * P, N)
-            tiles = plan_tiles(low, high, inputs.decay_BTH, reset_BT, chunk)
+            tiles = plan_tiles(low, high, inputs.decay_BTH, reset_BT, chunk, exact=single_blocks)
             kept, after_RIN = _forward_rows(inputs, tiles, start_RIN, y_BTHP, keep=any(ctx.needs_input_grad))
             hT_BHPN[low:high] = after_RIN.view(high - low, H, P, N)
             kept_rows.append(kept)

@@ -5,27 +5,47 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from models.interface import State
-from models.mamba2 import Mamba2LanguageModel
-from models.sizes import Mamba2Dims
+from models.interface import RecurrentLanguageModel, State
+from models.mamba2.dims import SIZES
+from models.mamba2.model import Mamba2LanguageModel
+from models.registry import dims, model_of
 
-TINY = Mamba2Dims(d_model=16, n_layer=2, vocab_size=19, d_state=8, headdim=4, chunk=16, a_init_range=(0.02, 4.0))
+TINY = SIZES["tiny"]
 
 
 def tiny_model(dtype: torch.dtype = torch.float64, scan: str = "chunked", ngroups: int = 1) -> Mamba2LanguageModel:
     return Mamba2LanguageModel(replace(TINY, ngroups=ngroups), seed=0, scan=scan).to(dtype)
 
 
+def random_model(
+    architecture: str, dtype: torch.dtype = torch.float64, scan: str = "chunked"
+) -> RecurrentLanguageModel:
+    """A tiny model of that architecture in which every parameter matters, also those that start at zero."""
+    model = model_of(dims(architecture, "tiny"), seed=0, scan=scan)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+    return model.to(dtype)
+
+
 def tokens(rows: int, length: int, seed: int = 0, vocab_size: int = TINY.vocab_size) -> Tensor:
     return torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def random_state(model: Mamba2LanguageModel, rows: int, seed: int = 0) -> State:
+def random_state(model: RecurrentLanguageModel, rows: int, seed: int = 0) -> State:
     generator = torch.Generator().manual_seed(seed)
     return [
         {name: torch.randn(part.shape, generator=generator, dtype=part.dtype) for name, part in layer.items()}
         for layer in model.zero_state(rows)
     ]
+
+
+def assert_states_close(found: State, right: State, tolerance: float) -> None:
+    for found_layer, right_layer in zip(found, right, strict=True):
+        assert found_layer.keys() == right_layer.keys()
+        for part in right_layer:
+            assert relative_error(found_layer[part], right_layer[part]) <= tolerance, part
 
 
 def scan_inputs(

@@ -7,8 +7,8 @@ import pytest
 from models.checkpoints import load_checkpoint
 from models.content import check_checkpoint, read_header, weights_file
 from models.errors import ModelError
+from models.registry import dims
 from models.shipped import BASES, checkpoint_folder, shipped_bases
-from models.sizes import dims
 
 DEMO = BASES / "demo-mamba2"
 RECIPE = json.loads((DEMO / "recipe.json").read_text())

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.scans import ssd, ssd_tiles
-from models.scans.ssd_tiles import plan_tiles
+from models.scans import ssd, tiles
+from models.scans.tiles import plan_tiles, single_blocks
 from tests.models.makers import relative_error, scan_inputs
 
 Scan = Callable[..., tuple[Tensor, Tensor]]
@@ -81,7 +81,7 @@ def test_nothing_before_a_reset_reaches_beyond_it() -> None:
 
 @pytest.mark.parametrize("rows_per_tile", [1, 3, 8], ids=lambda rows: f"{rows} rows a tile")
 def test_tiles_do_not_change_results(rows_per_tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssd_tiles, "TILE_POSITIONS", 16 * rows_per_tile)
+    monkeypatch.setattr(tiles, "TILE_POSITIONS", 16 * rows_per_tile)
     assert_equals_naive(scan_inputs(rows=7, length=70), None, chunk=16, tolerance=1e-11)
 
 
@@ -147,7 +147,7 @@ def test_state_stays_fp32_when_inputs_are_bf16() -> None:
     assert relative_error(y, right_y) < 2**-8
 
 
-def covered(plan: list[ssd_tiles.Tile]) -> list[int]:
+def covered(plan: list[tiles.Tile]) -> list[int]:
     return [position for tile in plan for position in range(tile.start, tile.end)]
 
 
@@ -155,7 +155,7 @@ def covered(plan: list[ssd_tiles.Tile]) -> list[int]:
     ("decay_per_position", "kind"), [(0.1, (64, True)), (2.0, (32, True)), (4.9, (16, True)), (6.0, (32, False))]
 )
 def test_blocks_shrink_with_the_decay_and_then_turn_pairwise(decay_per_position: float, kind: tuple[int, bool]) -> None:
-    plan = plan_tiles(0, 2, torch.full((2, 300, 4), -decay_per_position), None, chunk=64)
+    plan = plan_tiles(0, 2, torch.full((2, 300, 4), -decay_per_position), None, chunk=64, exact=single_blocks)
     assert covered(plan) == list(range(300))
     assert {(tile.shape[2], tile.factored) for tile in plan if tile.end <= 256} == {kind}
 
@@ -163,14 +163,14 @@ def test_blocks_shrink_with_the_decay_and_then_turn_pairwise(decay_per_position:
 def test_only_tiles_with_a_reset_turn_pairwise() -> None:
     reset = torch.zeros(2, 512, dtype=torch.bool)
     reset[1, 300] = True
-    plan = plan_tiles(0, 2, torch.full((2, 512, 4), -0.1), reset, chunk=64)
+    plan = plan_tiles(0, 2, torch.full((2, 512, 4), -0.1), reset, chunk=64, exact=single_blocks)
     assert covered(plan) == list(range(512))
     assert {tile.factored for tile in plan if tile.end <= 256} == {True}
     assert {tile.factored for tile in plan if tile.start <= 300 < tile.end} == {False}
 
 
 def test_accelerators_are_not_asked_for_their_decays() -> None:
-    plan = plan_tiles(0, 2, torch.full((2, 150, 4), -0.1, device="meta"), None, chunk=64)
+    plan = plan_tiles(0, 2, torch.full((2, 150, 4), -0.1, device="meta"), None, chunk=64, exact=single_blocks)
     assert covered(plan) == list(range(150))
     assert [(tile.shape, tile.factored) for tile in plan] == [
         ((2, 1, 64), False),

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from models.checkpoints import save_checkpoint
-from models.mamba2 import Mamba2LanguageModel
-from models.sizes import dims
+from models.mamba2.dims import SIZES
+from models.mamba2.model import Mamba2LanguageModel
 from sweeps.plan import SweepPlan, arm_name, make_plan
 from sweeps.settings import SettingError
 from tests.tokenizer_makers import VOCABULARY, added_token, changed, make_tokenizer
@@ -102,7 +103,7 @@ def test_an_unknown_preset_names_those_there_are() -> None:
 
 
 def save_small_base(folder: Path, vocabulary: int) -> None:
-    small = dims("mamba2", "demo", vocabulary)
+    small = replace(SIZES["demo"], vocab_size=vocabulary)
     save_checkpoint(Mamba2LanguageModel(small, seed=0), small, folder)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from models.settings import ModelSettings
 from workers.context import TrialContext, join_alone
 from workers.settings import (
     BaseSettings,
@@ -37,6 +38,7 @@ def small_trial() -> TrialMaker:
         evaluation = {"length": 128, "windows": 2, "select_windows": 2, "apart_windows": 1, "chunk": 64}
         return TrialConfig(
             arm=arm,
+            model=ModelSettings(**groups.get("model", {})),
             base=BaseSettings(checkpoint="fresh"),
             intervention=InterventionSettings(**{"factor": 2, **groups.get("intervention", {})}),
             trial=TrialSettings(**trial),

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from models.checkpoints import load_checkpoint
+from models.registry import dims
 from models.shipped import BASES
-from models.sizes import dims
 from storage.token_cache import open_token_cache
 from storage.windows import evaluation_windows
 from workers.evaluations.perplexity import measure

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.registry import build_model
+from models.registry import ARCHITECTURES, build_model
 from storage.bank.contract import StateBank
 from storage.bank.in_process import InProcessBank
 from storage.bank.layout import BankLayout
@@ -78,9 +78,30 @@ class StopAt(Exception):
     """Ends a trial from outside after a step."""
 
 
-@pytest.mark.parametrize("arm", [arm.name for arm in ARMS.values() if arm.trains])
-def test_a_stopped_trial_resumes_bit_for_bit(arm: str, small_trial: TrialMaker, make_context: ContextMaker) -> None:
-    config = small_trial(arm, steps=6, intervention={"sigma": 0.1})
+def arms_and_architectures() -> list[Any]:
+    """Every arm with every architecture; those by default that differ by more than the shape of a state."""
+    everywhere = ("state_passing", "fitted_noise", "tbtt")
+    pairs = [(arm.name, name) for arm in ARMS.values() if arm.trains for name in ARCHITECTURES]
+    return [
+        pytest.param(
+            arm, name, marks=() if name == "mamba2" or arm in everywhere else pytest.mark.slow, id=f"{arm}-{name}"
+        )
+        for arm, name in pairs
+    ]
+
+
+@pytest.mark.parametrize(("arm", "architecture"), arms_and_architectures())
+def test_a_stopped_trial_resumes_bit_for_bit(
+    arm: str, architecture: str, small_trial: TrialMaker, make_context: ContextMaker
+) -> None:
+    config = small_trial(
+        arm,
+        steps=20,
+        rows=4,
+        model={"architecture": architecture, "size": "tiny"},
+        intervention={"sigma": 0.1},
+        trial={"checkpoint_every": 10},
+    )
     whole = make_context("whole")
     train(config, whole)
 
@@ -95,8 +116,8 @@ def test_a_stopped_trial_resumes_bit_for_bit(arm: str, small_trial: TrialMaker, 
     stopped.report = stop_in_the_evaluation
     with pytest.raises(StopAt):
         train(config, stopped)
-    # The last checkpoint is that of step 6; without it the trial goes on from step 4.
-    newest = stopped.folder / "checkpoints" / "step-00000006"
+    # The last checkpoint is that of step 20; without it the trial goes on from step 10.
+    newest = stopped.folder / "checkpoints" / "step-00000020"
     assert newest.is_dir()
     (newest / "loop.json").write_text("damaged")
     resumed = make_context("stopped")

@@ -1,0 +1,128 @@
+"""What an architecture says of itself before torch is imported: dimensions, sizes, tensors, state, checkpoint layout.
+
+A dry run works with this alone, in milliseconds. Every architecture is a module that holds one `Architecture`;
+`models.registry` lists them.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+RECURRENT = "recurrent"
+"""The part of a state that interventions touch by default, kept in fp32 or better; see PartShape."""
+
+
+@dataclass(frozen=True)
+class PartShape:
+    """Shape of one named part of one layer's state, for one sequence."""
+
+    shape: tuple[int, ...]
+    head_axis: int | None = None
+    """Axis of `shape` that counts heads; None if the part has none."""
+
+    @property
+    def elements(self) -> int:
+        """Numbers in the part."""
+        return math.prod(self.shape)
+
+    @property
+    def heads(self) -> int:
+        """Heads, 1 for a part without."""
+        return 1 if self.head_axis is None else self.shape[self.head_axis]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDims(ABC):
+    """Dimensions of a language model, from which every tensor's shape and the state's follow."""
+
+    ARCHITECTURE: ClassVar[str]
+    EMBEDDING: ClassVar[str]
+    """Name of the embedding in checkpoints."""
+    HEAD: ClassVar[str] = "lm_head.weight"
+    """Name of the output matrix in checkpoints; not written where it is the embedding."""
+    FREE: ClassVar[frozenset[str]] = frozenset()
+    """Fields that change no tensor's shape and no result of a trained model: initial ranges, block lengths."""
+
+    d_model: int
+    """D: width of the residual stream."""
+    n_layer: int
+    vocab_size: int
+    """Tokens that can be predicted; the embedding has `vocab_rows` rows."""
+    pad_vocab_size_multiple: int = 1
+    tied: bool = True
+    """Whether the output matrix is the embedding."""
+    norm_eps: float = 1e-5
+    chunk: int = 64
+    """Positions per block of the chunked scan: speed only, results agree to rounding."""
+
+    @property
+    def vocab_rows(self) -> int:
+        """Embedding rows: the vocabulary rounded up to `pad_vocab_size_multiple`."""
+        return -(-self.vocab_size // self.pad_vocab_size_multiple) * self.pad_vocab_size_multiple
+
+    @abstractmethod
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor of a checkpoint; a tied head is left out."""
+
+    @abstractmethod
+    def layer_state(self, layer: int) -> dict[str, PartShape]:
+        """Parts of one layer's state."""
+
+    def parameters(self) -> int:
+        """Exact number of parameters; a tied head counts once."""
+        return sum(math.prod(shape) for shape in self.tensor_shapes().values())
+
+    def state_elements(self) -> dict[str, int]:
+        """Elements of each state part of one sequence, summed over the layers."""
+        return self._sum_of_parts(lambda part: part.elements)
+
+    def state_groups(self) -> dict[str, int]:
+        """Heads of each state part, summed over the layers; a part without heads counts as one."""
+        return self._sum_of_parts(lambda part: part.heads)
+
+    def state_bytes(self, activation_bytes: int = 4) -> int:
+        """Bytes of one sequence's state: `recurrent` in fp32, all else at `activation_bytes` per element."""
+        sizes = self.state_elements().items()
+        return sum(count * (4 if name == RECURRENT else activation_bytes) for name, count in sizes)
+
+    def _sum_of_parts(self, measure: Any) -> dict[str, int]:
+        totals: dict[str, int] = {}
+        for layer in range(self.n_layer):
+            for name, part in self.layer_state(layer).items():
+                totals[name] = totals.get(name, 0) + measure(part)
+        return totals
+
+
+class CheckpointLayout(Protocol):
+    """How the config.json of an architecture's checkpoints reads, and what their tensors are called."""
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """Whether this config.json is one of this architecture."""
+        ...
+
+    def canonical_name(self, name: str) -> str:
+        """The name that a tensor of any accepted layout has here."""
+        ...
+
+    def config_of(self, dims: Any) -> dict[str, Any]:
+        """The config.json that is written for these dimensions."""
+        ...
+
+    def dims_of(self, config: Mapping[str, Any], where: str) -> ModelDims:
+        """The dimensions that a config.json describes; `where` names it in errors. Raises ModelError."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One architecture. The class of its model is named, not imported, so that torch stays out."""
+
+    name: str
+    dims: type[ModelDims]
+    sizes: Mapping[str, ModelDims]
+    """Size presets by name; `demo`, and `tiny` for tests, are among them."""
+    model: str
+    """`module:class` of the model, a RecurrentLanguageModel made from (dims, seed, scan)."""
+    layout: CheckpointLayout

@@ -1,0 +1,76 @@
+"""The layout of flash-linear-attention's checkpoints (GLA, RWKV-6): config.json to dimensions and back; no torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.architecture import ModelDims
+from models.errors import ModelError
+from models.layout import OWN_KEY
+
+FLA_EMBEDDING = "model.embeddings.weight"
+_KEYS = {
+    "d_model": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "vocab_size": "vocab_size",
+    "tied": "tie_word_embeddings",
+    "norm_eps": "norm_eps",
+}
+
+
+def fla_tensors(
+    dims: ModelDims, layers: Sequence[Mapping[str, tuple[int, ...]]], ending: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of a model with these layers and this final norm."""
+    shapes: dict[str, tuple[int, ...]] = {FLA_EMBEDDING: (dims.vocab_rows, dims.d_model)}
+    for index, layer in enumerate(layers):
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+    shapes |= ending
+    return shapes if dims.tied else {**shapes, dims.HEAD: (dims.vocab_rows, dims.d_model)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlaLayout:
+    """The layout of one architecture, whose `model_type` is its name; see CheckpointLayout."""
+
+    dims: type[ModelDims]
+    keys: Mapping[str, str]
+    """Field -> key of config.json, beside those that all of them have."""
+    written: Mapping[str, Any]
+    """Further keys that are written, for readers elsewhere."""
+    supported: Mapping[str, Any]
+    """Options that change what a model computes -> the only value that is implemented here, or a tuple of them."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """Fields that config.json has no key for, kept under OWN_KEY -> the key whose value a file from elsewhere means."""
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """See CheckpointLayout."""
+        return bool(config.get("model_type") == self.dims.ARCHITECTURE)
+
+    def canonical_name(self, name: str) -> str:
+        """See CheckpointLayout."""
+        return name
+
+    def config_of(self, dims: ModelDims) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        fields = {key: getattr(dims, name) for name, key in {**_KEYS, **self.keys}.items()}
+        own = {"chunk": dims.chunk, **{name: getattr(dims, name) for name in self.own}}
+        return {"model_type": dims.ARCHITECTURE, **fields, **self.written, OWN_KEY: own}
+
+    def dims_of(self, config: Mapping[str, Any], where: str) -> ModelDims:
+        """See CheckpointLayout; refuses options that are not implemented."""
+        missing = [key for key in list(_KEYS.values())[:3] if key not in config]
+        if missing:
+            raise ModelError(f"{where} lacks {', '.join(missing)}: use a config.json of flash-linear-attention.")
+        for name, value in self.supported.items():
+            allowed = value if isinstance(value, tuple) else (value,)
+            if name in config and config[name] not in allowed:
+                raise ModelError(f"{where} has {name} = {config[name]!r}, but only {value!r} is supported here.")
+        fields = {name: config[key] for name, key in {**_KEYS, **self.keys}.items() if key in config}
+        own = config.get(OWN_KEY) or {}
+        fields |= {name: config[key] for name, key in self.own.items() if key in config}
+        fields |= {name: own[name] for name in ("chunk", *self.own) if name in own}
+        try:
+            return self.dims(**fields)
+        except (TypeError, ArithmeticError) as error:
+            raise ModelError(f"{where} holds senseless dimensions ({error}): copy the checkpoint again.") from error

@@ -1,0 +1,100 @@
+"""How large a GLA is: dimensions and size presets; imports no torch.
+
+Sources: the configurations in flash-linear-attention (legacy/training/configs, fla/models/gla), arXiv:2312.06635.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from models.architecture import RECURRENT, ModelDims, PartShape
+from models.errors import ModelError
+from models.fla_layout import FLA_EMBEDDING, fla_tensors
+from models.vocabularies import BYTES, PILE
+
+GATE_RANK = 16
+"""Channels between the two matrices of the forget gate."""
+GATE_NORMALISER = 16
+"""The log of the forget gate is divided by this."""
+MISTRAL = 32000
+"""Entries of the tokenizer of the fla-hub models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlaDims(ModelDims):
+    """Dimensions of a GLA language model."""
+
+    ARCHITECTURE: ClassVar[str] = "gla"
+    EMBEDDING: ClassVar[str] = FLA_EMBEDDING
+
+    n_heads: int = 4
+    """H: heads per layer."""
+    expand_k: float = 0.5
+    """All keys of a layer together have this many times D channels."""
+    expand_v: float = 1.0
+    """All values of a layer together have this many times D channels."""
+    mlp_width: int | None = None
+    """F: channels inside the gated MLP; None is 8 / 3 of D, rounded up to 256."""
+    tied: bool = False
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.mlp_width is None:
+            object.__setattr__(self, "mlp_width", 256 * -(-int(self.d_model * 8 / 3) // 256))
+        if self.keys % self.n_heads or self.values % self.n_heads:
+            raise ModelError(
+                f"GLA dimensions do not divide: its {self.keys} key channels and {self.values} value channels must be "
+                f"multiples of n_heads = {self.n_heads}."
+            )
+
+    @property
+    def keys(self) -> int:
+        """H K: key channels of a layer."""
+        return int(self.d_model * self.expand_k)
+
+    @property
+    def values(self) -> int:
+        """H V: value channels of a layer."""
+        return int(self.d_model * self.expand_v)
+
+    @property
+    def mlp(self) -> int:
+        """F as a number."""
+        assert self.mlp_width is not None
+        return self.mlp_width
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See ModelDims.tensor_shapes."""
+        width, keys, values = self.d_model, self.keys, self.values
+        layer = {
+            "attn_norm.weight": (width,),
+            "attn.q_proj.weight": (keys, width),
+            "attn.k_proj.weight": (keys, width),
+            "attn.v_proj.weight": (values, width),
+            "attn.g_proj.weight": (values, width),
+            "attn.gk_proj.0.weight": (GATE_RANK, width),
+            "attn.gk_proj.1.weight": (keys, GATE_RANK),
+            "attn.gk_proj.1.bias": (keys,),
+            "attn.g_norm_swish_gate.weight": (values // self.n_heads,),
+            "attn.o_proj.weight": (width, values),
+            "mlp_norm.weight": (width,),
+            "mlp.gate_proj.weight": (self.mlp, width),
+            "mlp.up_proj.weight": (self.mlp, width),
+            "mlp.down_proj.weight": (width, self.mlp),
+        }
+        return fla_tensors(self, [layer] * self.n_layer, {"model.norm.weight": (width,)})
+
+    def layer_state(self, layer: int) -> dict[str, PartShape]:
+        """See ModelDims.layer_state."""
+        shape = (self.n_heads, self.keys // self.n_heads, self.values // self.n_heads)
+        return {RECURRENT: PartShape(shape, head_axis=0)}
+
+
+SIZES = {
+    # For tests: every dimension small, uneven and unlike the others.
+    "tiny": GlaDims(d_model=12, n_layer=2, n_heads=2, mlp_width=20, vocab_size=19, chunk=16),
+    "demo": GlaDims(d_model=128, n_layer=2, mlp_width=256, vocab_size=BYTES),
+    # The paper gives 70M for the one it trained from scratch; the dimensions are our guess: Pythia-70M's, untied.
+    "70m": GlaDims(d_model=512, n_layer=6, vocab_size=PILE),
+    "340m": GlaDims(d_model=1024, n_layer=24, vocab_size=MISTRAL, tied=True),
+    "1.3b": GlaDims(d_model=2048, n_layer=24, vocab_size=MISTRAL),
+}

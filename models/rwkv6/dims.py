@@ -1,0 +1,128 @@
+"""How large an RWKV-6 is: dimensions and size presets; imports no torch.
+
+Sources: flash-linear-attention (fla/models/rwkv6, utils/convert_from_rwkv6.py), BlinkDL/RWKV-LM (RWKV-v5), and
+arXiv:2404.05892.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from models.architecture import RECURRENT, ModelDims, PartShape
+from models.errors import ModelError
+from models.fla_layout import FLA_EMBEDDING, fla_tensors
+from models.vocabularies import BYTES, PILE
+
+BRANCHES = 5
+"""Token shift mixes for receptance, decay, key, value and gate, in this order."""
+WORLD = 65536
+"""Entries of the RWKV World tokenizer, padded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rwkv6Dims(ModelDims):
+    """Dimensions of an RWKV-6 language model. The defaults are those of the World models."""
+
+    ARCHITECTURE: ClassVar[str] = "rwkv6"
+    EMBEDDING: ClassVar[str] = FLA_EMBEDDING
+
+    n_heads: int
+    """H: heads per layer; World models have heads of 64 channels."""
+    expand_k: float = 1.0
+    """All keys of a layer together have this many times D channels."""
+    expand_v: float = 1.0
+    """All values of a layer together have this many times D channels."""
+    mix_rank: int = 32
+    """R: channels between the two matrices of each token-shift mix."""
+    decay_rank: int = 64
+    """Channels between the two matrices of the decay."""
+    ffn_width: int | None = None
+    """F: channels inside the channel mix; None is 3.5 D, rounded up to 32."""
+    head_norm_eps: float = 64e-5
+    """Of the norm over each head's outputs: 1e-5 * head_size_divisor^2 with the divisor 8 of the World models;
+    flash-linear-attention builds 1e-5, and its converter sets this afterwards."""
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ffn_width is None:
+            object.__setattr__(self, "ffn_width", 32 * -(-int(self.d_model * 3.5) // 32))
+        if self.keys % self.n_heads or self.values % self.n_heads:
+            raise ModelError(
+                f"RWKV-6 dimensions do not divide: its {self.keys} key channels and {self.values} value channels must "
+                f"be multiples of n_heads = {self.n_heads}."
+            )
+
+    @property
+    def keys(self) -> int:
+        """H K: key channels of a layer."""
+        return int(self.d_model * self.expand_k)
+
+    @property
+    def values(self) -> int:
+        """H V: value channels of a layer."""
+        return int(self.d_model * self.expand_v)
+
+    @property
+    def ffn(self) -> int:
+        """F as a number."""
+        assert self.ffn_width is not None
+        return self.ffn_width
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See ModelDims.tensor_shapes."""
+        norm = {"weight": (self.d_model,), "bias": (self.d_model,)}
+        layers = [self._layer_tensors() for _ in range(self.n_layer)]
+        layers[0] = {**{f"pre_norm.{name}": shape for name, shape in norm.items()}, **layers[0]}
+        return fla_tensors(self, layers, {f"model.norm.{name}": shape for name, shape in norm.items()})
+
+    def _layer_tensors(self) -> dict[str, tuple[int, ...]]:
+        width, keys, values = self.d_model, self.keys, self.values
+        norms = {f"{norm}.{name}": (width,) for norm in ("attn_norm", "ffn_norm") for name in ("weight", "bias")}
+        return norms | {
+            "attn.x_bias": (BRANCHES, width),
+            "attn.x_proj.0.mu": (width,),
+            "attn.x_proj.0.linear.weight": (BRANCHES * self.mix_rank, width),
+            "attn.x_proj.2.weight": (width, BRANCHES * self.mix_rank),
+            "attn.r_proj.linear.weight": (keys, width),
+            "attn.w_proj.linear.lora.0.weight": (self.decay_rank, width),
+            "attn.w_proj.linear.lora.2.weight": (keys, self.decay_rank),
+            "attn.w_proj.linear.lora.2.bias": (keys,),
+            "attn.k_proj.linear.weight": (keys, width),
+            "attn.v_proj.linear.weight": (values, width),
+            "attn.g_proj.linear.weight": (values, width),
+            "attn.bonus": (self.n_heads, keys // self.n_heads),
+            "attn.g_norm.weight": (values,),
+            "attn.g_norm.bias": (values,),
+            "attn.o_proj.weight": (width, values),
+            "ffn.key.mu": (width,),
+            "ffn.key.linear.weight": (self.ffn, width),
+            "ffn.value.weight": (width, self.ffn),
+            "ffn.receptance.mu": (width,),
+            "ffn.receptance.linear.weight": (width, width),
+        }
+
+    def layer_state(self, layer: int) -> dict[str, PartShape]:
+        """See ModelDims.layer_state."""
+        shape = (self.n_heads, self.keys // self.n_heads, self.values // self.n_heads)
+        return {RECURRENT: PartShape(shape, head_axis=0), "shift": PartShape((2, self.d_model))}
+
+
+SIZES = {
+    # For tests: every dimension small, uneven and unlike the others.
+    "tiny": Rwkv6Dims(
+        d_model=12,
+        n_layer=2,
+        n_heads=2,
+        expand_k=0.5,
+        mix_rank=3,
+        decay_rank=5,
+        ffn_width=20,
+        vocab_size=19,
+        chunk=16,
+    ),
+    "demo": Rwkv6Dims(d_model=128, n_layer=2, n_heads=4, mix_rank=16, decay_rank=32, vocab_size=BYTES),
+    # The paper gives 70M for the one it trained from scratch; the dimensions are our guess: Pythia-70M's width and
+    # depth, untied, heads of 64.
+    "70m": Rwkv6Dims(d_model=512, n_layer=6, n_heads=8, vocab_size=PILE),
+    "1.6b": Rwkv6Dims(d_model=2048, n_layer=24, n_heads=32, vocab_size=WORLD),
+    "3b": Rwkv6Dims(d_model=2560, n_layer=32, n_heads=40, vocab_size=WORLD),
+}
