@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from models.architecture import ModelDims
+from models.architecture import RECURRENT, ModelDims, PartShape
 from models.errors import ModelError
 from models.layout import OWN_KEY
 
@@ -27,6 +27,43 @@ def fla_tensors(
         shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
     shapes |= ending
     return shapes if dims.tied else {**shapes, dims.HEAD: (dims.vocab_rows, dims.d_model)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttentionDims(ModelDims):
+    """Dimensions of a model whose layers map keys to values, with a state (H, K, V)."""
+
+    EMBEDDING: ClassVar[str] = FLA_EMBEDDING
+
+    n_heads: int
+    """H: heads per layer."""
+    expand_k: float = 1.0
+    """All keys of a layer together have this many times D channels."""
+    expand_v: float = 1.0
+    """All values of a layer together have this many times D channels."""
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keys % self.n_heads or self.values % self.n_heads:
+            raise ModelError(
+                f"{self.ARCHITECTURE} dimensions do not divide: the {self.keys} key channels and {self.values} value "
+                f"channels of a layer must be multiples of n_heads = {self.n_heads}."
+            )
+
+    @property
+    def keys(self) -> int:
+        """H K: key channels of a layer."""
+        return int(self.d_model * self.expand_k)
+
+    @property
+    def values(self) -> int:
+        """H V: value channels of a layer."""
+        return int(self.d_model * self.expand_v)
+
+    def layer_state(self, layer: int) -> dict[str, PartShape]:
+        """See ModelDims.layer_state."""
+        shape = (self.n_heads, self.keys // self.n_heads, self.values // self.n_heads)
+        return {RECURRENT: PartShape(shape, head_axis=0)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,7 @@ Sources: the configurations in flash-linear-attention (legacy/training/configs, 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.architecture import RECURRENT, ModelDims, PartShape
-from models.errors import ModelError
-from models.fla_layout import FLA_EMBEDDING, fla_tensors
+from models.fla_layout import LinearAttentionDims, fla_tensors
 from models.vocabularies import BYTES, PILE
 
 GATE_RANK = 16
@@ -20,41 +18,21 @@ MISTRAL = 32000
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlaDims(ModelDims):
+class GlaDims(LinearAttentionDims):
     """Dimensions of a GLA language model."""
 
     ARCHITECTURE: ClassVar[str] = "gla"
-    EMBEDDING: ClassVar[str] = FLA_EMBEDDING
 
     n_heads: int = 4
-    """H: heads per layer."""
     expand_k: float = 0.5
-    """All keys of a layer together have this many times D channels."""
-    expand_v: float = 1.0
-    """All values of a layer together have this many times D channels."""
     mlp_width: int | None = None
     """F: channels inside the gated MLP; None is 8 / 3 of D, rounded up to 256."""
-    tied: bool = False
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
         if self.mlp_width is None:
             object.__setattr__(self, "mlp_width", 256 * -(-int(self.d_model * 8 / 3) // 256))
-        if self.keys % self.n_heads or self.values % self.n_heads:
-            raise ModelError(
-                f"GLA dimensions do not divide: its {self.keys} key channels and {self.values} value channels must be "
-                f"multiples of n_heads = {self.n_heads}."
-            )
-
-    @property
-    def keys(self) -> int:
-        """H K: key channels of a layer."""
-        return int(self.d_model * self.expand_k)
-
-    @property
-    def values(self) -> int:
-        """H V: value channels of a layer."""
-        return int(self.d_model * self.expand_v)
+        super().__post_init__()
 
     @property
     def mlp(self) -> int:
@@ -82,11 +60,6 @@ class GlaDims(ModelDims):
             "mlp.down_proj.weight": (width, self.mlp),
         }
         return fla_tensors(self, [layer] * self.n_layer, {"model.norm.weight": (width,)})
-
-    def layer_state(self, layer: int) -> dict[str, PartShape]:
-        """See ModelDims.layer_state."""
-        shape = (self.n_heads, self.keys // self.n_heads, self.values // self.n_heads)
-        return {RECURRENT: PartShape(shape, head_axis=0)}
 
 
 SIZES = {

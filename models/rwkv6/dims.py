@@ -7,9 +7,8 @@ arXiv:2404.05892.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.architecture import RECURRENT, ModelDims, PartShape
-from models.errors import ModelError
-from models.fla_layout import FLA_EMBEDDING, fla_tensors
+from models.architecture import PartShape
+from models.fla_layout import LinearAttentionDims, fla_tensors
 from models.vocabularies import BYTES, PILE
 
 BRANCHES = 5
@@ -19,18 +18,11 @@ WORLD = 65536
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rwkv6Dims(ModelDims):
+class Rwkv6Dims(LinearAttentionDims):
     """Dimensions of an RWKV-6 language model. The defaults are those of the World models."""
 
     ARCHITECTURE: ClassVar[str] = "rwkv6"
-    EMBEDDING: ClassVar[str] = FLA_EMBEDDING
 
-    n_heads: int
-    """H: heads per layer; World models have heads of 64 channels."""
-    expand_k: float = 1.0
-    """All keys of a layer together have this many times D channels."""
-    expand_v: float = 1.0
-    """All values of a layer together have this many times D channels."""
     mix_rank: int = 32
     """R: channels between the two matrices of each token-shift mix."""
     decay_rank: int = 64
@@ -40,26 +32,11 @@ class Rwkv6Dims(ModelDims):
     head_norm_eps: float = 64e-5
     """Of the norm over each head's outputs: 1e-5 * head_size_divisor^2 with the divisor 8 of the World models;
     flash-linear-attention builds 1e-5, and its converter sets this afterwards."""
-    tied: bool = False
 
     def __post_init__(self) -> None:
         if self.ffn_width is None:
             object.__setattr__(self, "ffn_width", 32 * -(-int(self.d_model * 3.5) // 32))
-        if self.keys % self.n_heads or self.values % self.n_heads:
-            raise ModelError(
-                f"RWKV-6 dimensions do not divide: its {self.keys} key channels and {self.values} value channels must "
-                f"be multiples of n_heads = {self.n_heads}."
-            )
-
-    @property
-    def keys(self) -> int:
-        """H K: key channels of a layer."""
-        return int(self.d_model * self.expand_k)
-
-    @property
-    def values(self) -> int:
-        """H V: value channels of a layer."""
-        return int(self.d_model * self.expand_v)
+        super().__post_init__()
 
     @property
     def ffn(self) -> int:
@@ -102,8 +79,7 @@ class Rwkv6Dims(ModelDims):
 
     def layer_state(self, layer: int) -> dict[str, PartShape]:
         """See ModelDims.layer_state."""
-        shape = (self.n_heads, self.keys // self.n_heads, self.values // self.n_heads)
-        return {RECURRENT: PartShape(shape, head_axis=0), "shift": PartShape((2, self.d_model))}
+        return {**super().layer_state(layer), "shift": PartShape((2, self.d_model))}
 
 
 SIZES = {
