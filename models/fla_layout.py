@@ -77,7 +77,7 @@ class FlaLayout:
     """Further keys that are written, for readers elsewhere."""
     supported: Mapping[str, Any]
     """Options that change what a model computes -> the only value that is implemented here, or a tuple of them."""
-    own: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str | None] = field(default_factory=dict)
     """Fields that config.json has no key for, kept under OWN_KEY -> the key whose value a file from elsewhere means."""
 
     def describes(self, config: Mapping[str, Any]) -> bool:
@@ -105,8 +105,9 @@ class FlaLayout:
                 raise ModelError(f"{where} has {name} = {config[name]!r}, but only {value!r} is supported here.")
         fields = {name: config[key] for name, key in {**_KEYS, **self.keys}.items() if key in config}
         own = config.get(OWN_KEY) or {}
-        fields |= {name: config[key] for name, key in self.own.items() if key in config}
-        fields |= {name: own[name] for name in ("chunk", *self.own) if name in own}
+        fields |= {name: config[key] for name, key in self.own.items() if key is not None and key in config}
+        kept = {name: own[name] for name in ("chunk", *self.own) if name in own}
+        fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
         try:
             return self.dims(**fields)
         except (TypeError, ArithmeticError) as error:

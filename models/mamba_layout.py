@@ -5,7 +5,7 @@ conversions, which differ in the keys of config.json and in the name of the embe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.architecture import ModelDims
@@ -64,8 +64,10 @@ class MambaLayout:
     """Fields that `ssm_cfg` may hold under their own names."""
     hf_keys: Mapping[str, str]
     """Field -> key of the "-hf" layout, beside those that both Mambas have."""
-    ranges: Mapping[str, str]
+    ranges: Mapping[str, str] = field(default_factory=dict)
     """Fields of initial ranges that `ssm_cfg` holds under other names -> those names."""
+    own: tuple[str, ...] = ()
+    """Fields of initial values that no published key says; kept under OWN_KEY."""
 
     def describes(self, config: Mapping[str, Any]) -> bool:
         """See CheckpointLayout."""
@@ -83,7 +85,7 @@ class MambaLayout:
     def config_of(self, dims: ModelDims) -> dict[str, Any]:
         """See CheckpointLayout."""
         ssm: dict[str, Any] = {"layer": self.layer, **{key: getattr(dims, key) for key in self.ssm_keys}}
-        ssm |= {key: list(getattr(dims, field)) for field, key in self.ranges.items()}
+        ssm |= {key: list(getattr(dims, name)) for name, key in self.ranges.items()}
         ssm["dt_min"], ssm["dt_max"] = dims.dt_range  # type: ignore[attr-defined]
         return {
             "d_model": dims.d_model,
@@ -98,7 +100,10 @@ class MambaLayout:
             "fused_add_norm": True,
             "pad_vocab_size_multiple": dims.pad_vocab_size_multiple,
             "tie_embeddings": dims.tied,
-            OWN_KEY: {"architecture": dims.ARCHITECTURE, "norm_eps": dims.norm_eps, "chunk": dims.chunk},
+            OWN_KEY: {
+                "architecture": dims.ARCHITECTURE,
+                **{key: getattr(dims, key) for key in ("norm_eps", "chunk", *self.own)},
+            },
         }
 
     def dims_of(self, config: Mapping[str, Any], where: str) -> ModelDims:
@@ -110,11 +115,11 @@ class MambaLayout:
         missing = [key for key in list(keys.values())[:3] if key not in config]
         if missing:
             raise ModelError(f"{where} lacks {', '.join(missing)}: use a config.json of the state-spaces layout.")
-        fields = {field: config[key] for field, key in keys.items() if key in config}
+        fields = {name: config[key] for name, key in keys.items() if key in config}
         own = config.get(OWN_KEY) or {}
         fields |= {key: ssm[key] for key in self.ssm_keys if key in ssm}
-        fields |= {key: own[key] for key in ("norm_eps", "chunk") if key in own}
-        fields |= {field: tuple(ssm[key]) for field, key in self.ranges.items() if key in ssm}
+        fields |= {key: own[key] for key in ("norm_eps", "chunk", *self.own) if key in own}
+        fields |= {name: tuple(ssm[key]) for name, key in self.ranges.items() if key in ssm}
         if "dt_min" in ssm and "dt_max" in ssm:
             fields["dt_range"] = (ssm["dt_min"], ssm["dt_max"])
         # A "-hf" vocabulary is the number of embedding rows.

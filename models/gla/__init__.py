@@ -12,6 +12,7 @@ ARCHITECTURE = Architecture(
     layout=FlaLayout(
         dims=GlaDims,
         keys={"n_heads": "num_heads", "expand_k": "expand_k", "expand_v": "expand_v", "mlp_width": "intermediate_size"},
+        own={"gate_range": None},
         written={"hidden_act": "swish", "use_short_conv": False, "use_output_gate": True, "fuse_norm": True},
         supported={
             "attn": None,

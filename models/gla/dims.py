@@ -22,11 +22,14 @@ class GlaDims(LinearAttentionDims):
     """Dimensions of a GLA language model."""
 
     ARCHITECTURE: ClassVar[str] = "gla"
+    FREE: ClassVar[frozenset[str]] = frozenset({"gate_range"})
 
     n_heads: int = 4
     expand_k: float = 0.5
     mlp_width: int | None = None
     """F: channels inside the gated MLP; None is 8 / 3 of D, rounded up to 256."""
+    gate_range: tuple[float, float] = (0.0, 0.0)
+    """Biases of the forget gates are drawn uniformly from here at initialisation; zero as published."""
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:

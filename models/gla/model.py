@@ -88,12 +88,12 @@ class GlaLanguageModel(FlaLanguageModel):
 
     @torch.no_grad()
     def _draw_initial_values(self, generator: torch.Generator) -> None:
-        """As fla does: matrices and embedding N(0, 0.02), biases zero, norm weights one."""
+        """As fla does: matrices and embedding N(0, 0.02), biases of the forget gates zero, norm weights one."""
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 parameter.normal_(std=0.02, generator=generator)
             elif name.endswith("bias"):
-                parameter.zero_()
+                parameter.uniform_(*self.dims.gate_range, generator=generator)
 
     def no_decay_parameters(self) -> set[str]:
         """Every bias and every norm weight."""

@@ -16,6 +16,6 @@ ARCHITECTURE = Architecture(
         layer_by_default=True,
         ssm_keys=("d_state", "expand", "d_conv", "dt_rank"),
         hf_keys={"dt_rank": "time_step_rank"},
-        ranges={},
+        own=("a_scale",),
     ),
 )

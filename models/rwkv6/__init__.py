@@ -28,6 +28,6 @@ ARCHITECTURE = Architecture(
             "norm_first": True,
         },
         # flash-linear-attention has no key for it: it takes norm_eps, and its converter changes the module afterwards.
-        own={"head_norm_eps": "norm_eps"},
+        own={"head_norm_eps": "norm_eps", "decay_range": None},
     ),
 )

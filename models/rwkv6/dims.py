@@ -22,6 +22,7 @@ class Rwkv6Dims(LinearAttentionDims):
     """Dimensions of an RWKV-6 language model. The defaults are those of the World models."""
 
     ARCHITECTURE: ClassVar[str] = "rwkv6"
+    FREE: ClassVar[frozenset[str]] = frozenset({"decay_range"})
 
     mix_rank: int = 32
     """R: channels between the two matrices of each token-shift mix."""
@@ -29,6 +30,8 @@ class Rwkv6Dims(LinearAttentionDims):
     """Channels between the two matrices of the decay."""
     ffn_width: int | None = None
     """F: channels inside the channel mix; None is 3.5 D, rounded up to 32."""
+    decay_range: tuple[float, float] = (-6.0, -1.0)
+    """Logs of the slowest and the fastest decay rate that a layer starts with."""
     head_norm_eps: float = 64e-5
     """Of the norm over each head's outputs: 1e-5 * head_size_divisor^2 with the divisor 8 of the World models;
     flash-linear-attention builds 1e-5, and its converter sets this afterwards."""

@@ -41,8 +41,9 @@ def _draw_time_mix(own: Parameters, dims: Rwkv6Dims, layer: int, generator: torc
     own["attn.w_proj.linear.lora.0.weight"].zero_()
     own["attn.w_proj.linear.lora.2.weight"].uniform_(-0.01, 0.01, generator=generator)
     along_A = torch.arange(dims.keys) / max(1, dims.keys - 1)
-    # The log of the decay rate: from exp(-6) a step in the first channel to exp(-1) in the last.
-    own["attn.w_proj.linear.lora.2.bias"].copy_(-6 + 5 * along_A ** (0.7 + 1.3 * depth))
+    # The log of the decay rate: from exp(-6) a step in the first channel to exp(-1) in the last, as published.
+    slowest, fastest = dims.decay_range
+    own["attn.w_proj.linear.lora.2.bias"].copy_(slowest + (fastest - slowest) * along_A ** (0.7 + 1.3 * depth))
     zigzag_A = ((torch.arange(dims.keys) + 1) % 3 - 1) * 0.1
     own["attn.bonus"].copy_((depth * (1 - along_A) + zigzag_A).view_as(own["attn.bonus"]))
     own["attn.g_norm.weight"].fill_(((1 + layer) / dims.n_layer) ** 0.7)
