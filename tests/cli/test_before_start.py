@@ -78,7 +78,14 @@ def test_nothing_heavy_is_imported(arguments: list[str], tmp_path: Path) -> None
         (["noise_scale", "--set", "data.files=missing.txt"], "missing.txt"),
         (["noise_scale", "--set", "data.files=empty.txt"], "empty"),
         (["noise_scale", "--set", "base.checkpoint=nowhere"], "nowhere"),
-        (["noise_scale", "--set", "model.size=130m"], "d_model = 128, but the chosen model has 768"),
+        (
+            ["noise_scale", "--set", "model.size=130m"],
+            "no base is shipped for model.architecture=mamba2 model.size=130m",
+        ),
+        (
+            ["noise_scale", "--set", "model.size=130m", "--set", "base.checkpoint=demo-mamba2"],
+            "d_model = 128, but the chosen model has 768",
+        ),
         (["noise_scale", "--set", "trial.workers=24"], "asks for 24 CPUs"),
         (["interventions", "--set", "trial.rows=80000000"], "lower trial.rows (now 80000000)"),
         (["interventions", "--set", "sweep.arms=tbt"], "did you mean 'tbtt'"),
