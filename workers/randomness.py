@@ -8,6 +8,7 @@ only, so the generator's whole state, the 624 words of a Mersenne Twister, is fi
 """
 
 import hashlib
+import threading
 
 import numpy as np
 import torch
@@ -30,11 +31,28 @@ def keyed_generator(purpose: str, seed: int, step: int, row: int) -> np.random.G
 def keyed_normals(purpose: str, seed: int, step: int, rows: np.ndarray, size: int) -> Tensor:
     """Standard normals (len(rows), size) float32 on the CPU; row i depends on (purpose, seed, step, rows[i]) alone."""
     normals_BE = torch.empty(len(rows), size)
-    twister = Twister()
-    for normals_E, row in zip(normals_BE, rows, strict=True):
-        digest = hashlib.shake_128(_name(purpose, seed, step, int(row))).digest(4 * WORDS)
-        normals_E.normal_(generator=twister.filled(np.frombuffer(digest, "<u4")))
+    twister = _own_twister()
+    # All hashes first: between two rows of numbers the hash would find its code and data out of the cache.
+    words = [_words(purpose, seed, step, int(row)) for row in rows]
+    for normals_E, words_W in zip(normals_BE.unbind(0), words, strict=True):
+        normals_E.normal_(generator=twister.filled(words_W))
     return normals_BE
+
+
+_OF_THREAD = threading.local()
+
+
+def _own_twister() -> "Twister":
+    """This thread's generator: to make one for each call would cost as much as several rows' keys."""
+    if not hasattr(_OF_THREAD, "twister"):
+        _OF_THREAD.twister = Twister()
+    twister: Twister = _OF_THREAD.twister
+    return twister
+
+
+def _words(purpose: str, seed: int, step: int, row: int) -> np.ndarray:
+    """A Mersenne Twister's state for one key, (WORDS,) uint32."""
+    return np.frombuffer(hashlib.shake_128(_name(purpose, seed, step, row)).digest(4 * WORDS), "<u4")
 
 
 class Twister:
