@@ -11,6 +11,7 @@ from typing import Any
 from storage.tracking import EndStatus, TrackedRun, Tracker, TrackingError
 from sweeps.figure_lines import styles
 from sweeps.folder import SweepFolder
+from sweeps.interrupts import held_back
 from sweeps.plan import PlannedTrial
 
 CURVE_KEYS = {"report": "ppl_by_position", "select": "select/ppl_by_position", "apart": "apart/ppl_by_position"}
@@ -38,7 +39,8 @@ class Recorder:
             "sweep.folder": str(self.folder.root),
             "sweep.preset": plan.preset,
         }
-        self.parent = self.tracker.open_sweep(plan.sweep.name, self.folder.sweep_id, tags)
+        with held_back():
+            self.parent = self.tracker.open_sweep(plan.sweep.name, self.folder.sweep_id, tags)
         self.catch_up(plan.trials)
 
     def started(self, trial: PlannedTrial) -> None:
@@ -111,7 +113,8 @@ class Recorder:
 
     def _try(self, write: Callable[[], object]) -> None:
         try:
-            write()
+            with held_back():
+                write()
         except TrackingError as error:
             if self.trouble is None:
                 self.say(

@@ -1,13 +1,10 @@
 """One run of the command: check, continue or start, run what is missing on Ray, report, end every run in the store."""
 
 import json
-import math
 import os
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -16,6 +13,7 @@ from storage.files import write_json
 from storage.tracking import Tracker, TrackingError
 from sweeps.dry_run import check_before_start
 from sweeps.folder import SESSION, SweepFolder
+from sweeps.interrupts import catch_signals, exit_code
 from sweeps.machine import machine_cpus
 from sweeps.plan import SweepPlan
 from sweeps.progress import Progress
@@ -27,14 +25,12 @@ from sweeps.tables import failed_line
 from sweeps.windows import check_windows
 
 DONE, FAILED, SOME_FAILED = 0, 1, 3
-PATIENCE_SECONDS = 15.0
-"""A second signal within so many seconds is ignored."""
 
 
 def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool) -> int:
     """Run the sweep to its end and return the exit code. Raises SettingError before anything has started."""
     address = address or os.environ.get("RAY_ADDRESS") or None
-    _catch_signals()
+    catch_signals()
     root = check_before_start(plan, out, address, fresh=fresh)
     with SweepFolder(root, plan) as folder:
         windows = check_windows([trial.config for trial in plan.trials], folder.cache)
@@ -79,7 +75,7 @@ def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, addre
     _say(f"{plan.sweep.name}: {len(missing)} trials to run, results in {folder.root}")
     started = time.monotonic()
     with ray_session(address, machine_cpus()) as session:
-        _catch_signals()  # ray.init has put its own handler in place
+        catch_signals()  # ray.init has put its own handler in place
         from sweeps.tune_driver import run_trials, trials_at_once
 
         at_once = trials_at_once(missing, session)
@@ -134,27 +130,7 @@ def _interrupted(folder: SweepFolder, recorder: Recorder, *, fresh: bool) -> int
             else "The same command continues."
         )
     )
-    # 128 + the signal, as shells have it: 130 for Ctrl-C, 143 for SIGTERM, 129 for a closed terminal.
-    return 128 + _last_number
-
-
-def _catch_signals() -> None:
-    signal.signal(signal.SIGINT, _on_signal)
-    signal.signal(signal.SIGTERM, _on_signal)
-    # `nohup` has it ignored: there a closed terminal must not end the sweep.
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _on_signal)
-
-
-_last_signal, _last_number = -math.inf, signal.SIGINT.value
-
-
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    # What follows ends trials and runs in an orderly way within seconds: a second Ctrl-C must not cut that short.
-    global _last_signal, _last_number
-    if time.monotonic() - _last_signal > PATIENCE_SECONDS:
-        _last_signal, _last_number = time.monotonic(), number
-        raise KeyboardInterrupt
+    return exit_code()
 
 
 def _short(path: Path) -> str:
