@@ -5,12 +5,11 @@ Legend: B batch, T position, D model width, F MLP channel.
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.architecture import ModelDims
-from models.interface import RecurrentLanguageModel, State, resets_from_segments
+from models.interface import RecurrentLanguageModel, State, run_layers
 from models.norms import RMSNorm
 
 __all__ = ["FlaBackbone", "FlaLanguageModel", "GatedMLP", "LayerNorm", "RMSNorm"]
@@ -64,13 +63,7 @@ class FlaLanguageModel(RecurrentLanguageModel):
         self, tokens_BT: Tensor, state: State | None = None, segment_ids: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """See RecurrentLanguageModel.forward."""
-        reset_BT = None if segment_ids is None else resets_from_segments(segment_ids)
-        embedded = self.model.embeddings(tokens_BT)
-        x_BTD = embedded.to(torch.promote_types(embedded.dtype, torch.float32))
-        final: State = []
-        for index, layer in enumerate(self.model.layers):
-            x_BTD, layer_final = layer(x_BTD, None if state is None else state[index], reset_BT)
-            final.append(layer_final)
+        x_BTD, final = run_layers(self.model.layers, self.model.embeddings(tokens_BT), state, segment_ids)
         return self.model.norm(x_BTD), final
 
     def head_weight(self) -> Tensor:

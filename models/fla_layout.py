@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from models.architecture import RECURRENT, ModelDims, PartShape
 from models.errors import ModelError
-from models.layout import OWN_KEY
+from models.layout import OWN_KEY, check_supported, make_dims
 
 FLA_EMBEDDING = "model.embeddings.weight"
 _KEYS = {
@@ -99,16 +99,10 @@ class FlaLayout:
         missing = [key for key in list(_KEYS.values())[:3] if key not in config]
         if missing:
             raise ModelError(f"{where} lacks {', '.join(missing)}: use a config.json of flash-linear-attention.")
-        for name, value in self.supported.items():
-            allowed = value if isinstance(value, tuple) else (value,)
-            if name in config and config[name] not in allowed:
-                raise ModelError(f"{where} has {name} = {config[name]!r}, but only {value!r} is supported here.")
+        check_supported(config, self.supported, where)
         fields = {name: config[key] for name, key in {**_KEYS, **self.keys}.items() if key in config}
         own = config.get(OWN_KEY) or {}
         fields |= {name: config[key] for name, key in self.own.items() if key is not None and key in config}
         kept = {name: own[name] for name in ("chunk", *self.own) if name in own}
         fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-        try:
-            return self.dims(**fields)
-        except (TypeError, ArithmeticError) as error:
-            raise ModelError(f"{where} holds senseless dimensions ({error}): copy the checkpoint again.") from error
+        return make_dims(self.dims, fields, where)

@@ -4,6 +4,7 @@ Shapes: B batch, T position, D model width, V vocabulary; parts of a state have 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -92,3 +93,19 @@ def resets_from_segments(segment_ids_BT: Tensor) -> Tensor:
     """Return the bool mask (B, T) of positions before which the state is zeroed; see RecurrentLanguageModel."""
     first_B1 = segment_ids_BT[:, :1] != 0
     return torch.cat([first_B1, segment_ids_BT[:, 1:] != segment_ids_BT[:, :-1]], dim=1)
+
+
+def run_layers(
+    layers: Iterable[nn.Module], embedded_BTD: Tensor, state: State | None, segment_ids: Tensor | None
+) -> tuple[Tensor, State]:
+    """Run layers of (x, layer state, resets) -> (x, layer state), and return the residual stream and the final state.
+
+    The residual stream is fp32 or better; `state` and `segment_ids` are those of RecurrentLanguageModel.forward.
+    """
+    reset_BT = None if segment_ids is None else resets_from_segments(segment_ids)
+    x_BTD = embedded_BTD.to(torch.promote_types(embedded_BTD.dtype, torch.float32))
+    final: State = []
+    for index, layer in enumerate(layers):
+        x_BTD, layer_final = layer(x_BTD, None if state is None else state[index], reset_BT)
+        final.append(layer_final)
+    return x_BTD, final

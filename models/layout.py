@@ -40,10 +40,7 @@ class PlainLayout:
         values: dict[str, Any] = {
             key: tuple(v) if isinstance(v, list) else v for key, v in config.items() if key in known
         }
-        try:
-            return self.dims(**values)
-        except (TypeError, ArithmeticError) as error:
-            raise ModelError(f"{where} holds senseless dimensions ({error}): copy the checkpoint again.") from error
+        return make_dims(self.dims, values, where)
 
 
 def described_architecture(config: Mapping[str, Any], where: str) -> Architecture:
@@ -77,10 +74,21 @@ def layout_of(dims: ModelDims) -> CheckpointLayout:
     return architecture(dims.ARCHITECTURE).layout
 
 
+def make_dims(kind: type[ModelDims], fields: Mapping[str, Any], where: str) -> ModelDims:
+    """Return the dimensions with these fields; a ModelError where a config.json, named by `where`, holds no such."""
+    try:
+        return kind(**fields)
+    except (TypeError, ArithmeticError) as error:
+        raise ModelError(f"{where} holds senseless dimensions ({error}): copy the checkpoint again.") from error
+
+
 def check_supported(config: Mapping[str, Any], supported: Mapping[str, Any], where: str) -> None:
-    """Raise a ModelError for an option that changes what a model computes and that is not implemented here."""
+    """Raise a ModelError for an option that changes what a model computes and that is not implemented here.
+
+    `supported` holds for each such option the value that is, or a tuple of values.
+    """
     for name, value in supported.items():
-        if name in config and config[name] != value:
+        if name in config and config[name] not in (value if isinstance(value, tuple) else (value,)):
             raise ModelError(f"{where} has {name} = {config[name]!r}, but only {value!r} is supported here.")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.architecture import ModelDims
-from models.interface import LayerState, RecurrentLanguageModel, State, resets_from_segments
+from models.interface import LayerState, RecurrentLanguageModel, State, run_layers
 from models.norms import RMSNorm
 
 DT_FLOOR = 1e-4
@@ -76,13 +76,7 @@ class MambaLanguageModel(RecurrentLanguageModel):
         self, tokens_BT: Tensor, state: State | None = None, segment_ids: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """See RecurrentLanguageModel.forward."""
-        reset_BT = None if segment_ids is None else resets_from_segments(segment_ids)
-        embedded = self.backbone.embedding(tokens_BT)
-        x_BTD = embedded.to(torch.promote_types(embedded.dtype, torch.float32))
-        final: State = []
-        for index, layer in enumerate(self.backbone.layers):
-            x_BTD, layer_final = layer(x_BTD, None if state is None else state[index], reset_BT)
-            final.append(layer_final)
+        x_BTD, final = run_layers(self.backbone.layers, self.backbone.embedding(tokens_BT), state, segment_ids)
         return self.backbone.norm_f(x_BTD), final
 
     def head_weight(self) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 from models.architecture import ModelDims
 from models.errors import ModelError
-from models.layout import OWN_KEY, check_supported
+from models.layout import OWN_KEY, check_supported, make_dims
 
 MAMBA_EMBEDDING = "backbone.embedding.weight"
 _RENAMED = {"backbone.embeddings.weight": MAMBA_EMBEDDING}
@@ -126,7 +126,4 @@ class MambaLayout:
         padded = {"pad_vocab_size_multiple": 1} if is_hf else {}
         fields |= padded | {key: config[key] for key in ("pad_vocab_size_multiple",) if key in config}
         check_supported({**config, **ssm}, _SUPPORTED, where)
-        try:
-            return self.dims(**fields)
-        except (TypeError, ArithmeticError) as error:
-            raise ModelError(f"{where} holds senseless dimensions ({error}): copy the checkpoint again.") from error
+        return make_dims(self.dims, fields, where)
