@@ -33,6 +33,7 @@ from workers.engine import build_engine
 from workers.intervention_settings import InterventionSettings
 from workers.interventions import Intervention
 from workers.interventions.zero import ZeroState
+from workers.memory import keep_freed_memory
 from workers.settings import BankSettings, TrialConfig, TrialSettings
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
@@ -117,6 +118,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     join_alone()
     print(header(f"A step of each arm over a zero step, {options.rounds} rounds"))
     lines: list[list[object]] = []

@@ -24,6 +24,7 @@ from workers.context import TrialContext
 from workers.engine import build_engine, plain_weights
 from workers.evaluations.perplexity import evaluate_splits
 from workers.evaluations.windows import evaluation_splits
+from workers.memory import keep_freed_memory
 from workers.settings import FRESH_BASE, TrialConfig
 from workers.shapes import model_dims, vocab_size
 from workers.state_vector import StateVector
@@ -64,6 +65,7 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
     """Run one trial to its end and return what `result.json` holds; called on every worker of the trial."""
     started = time.perf_counter()
     torch.set_num_threads(config.trial.threads)
+    keep_freed_memory()
     context.report({"phase": "loading", "at": 0, "of": config.trial.steps, "history": []})
     cache = open_token_cache(config.data, context.cache)
     model = load_base(config, context.device)

@@ -45,3 +45,9 @@ def test_normals_of_two_rows_or_steps_are_independent() -> None:
 def test_uniforms_are_below_a_probability_as_often_as_it_says() -> None:
     below = sum((keyed_uniforms("reset", 3, step, np.arange(100)) < 0.1).sum() for step in range(100))
     assert abs(below - 1000) < 5 * (10_000 * 0.1 * 0.9) ** 0.5
+
+
+def test_a_uniform_is_the_first_of_the_rows_own_generator() -> None:
+    rows = np.array([7, 0, 2**31, 7])
+    own = [randomness.keyed_generator("reset", 3, 11, int(row)).random() for row in rows]
+    assert keyed_uniforms("reset", 3, 11, rows).tolist() == own
