@@ -98,7 +98,10 @@ SIZES = {
         vocab_size=19,
         chunk=16,
     ),
-    "demo": Rwkv6Dims(d_model=128, n_layer=2, n_heads=4, mix_rank=16, decay_rank=32, vocab_size=BYTES),
+    # One head, so that what its slowest channels gather past the training length reaches all others through their norm.
+    "demo": Rwkv6Dims(
+        d_model=128, n_layer=2, n_heads=1, mix_rank=16, decay_rank=32, decay_range=(-12.0, 1.0), vocab_size=BYTES
+    ),
     # The paper gives 70M for the one it trained from scratch; the dimensions are our guess: Pythia-70M's width and
     # depth, untied, heads of 64.
     "70m": Rwkv6Dims(d_model=512, n_layer=6, n_heads=8, vocab_size=PILE),
