@@ -18,6 +18,7 @@ from typing import Any
 
 from storage.curve_files import read_curve
 from storage.files import write_json
+from sweeps.demo_base import SWEEP
 
 WEIGHTS = ("model.safetensors", "config.json")
 MOST_BYTES = 2 * 2**20
@@ -46,7 +47,7 @@ def make_record(trial: Path) -> dict[str, Any]:
     history = json.loads((trial / "history.json").read_text())
     kept = ("step", "loss", "select_ppl_train", "select_ppl_8k")
     return {
-        "command": f"python -m sweeps.run demo_base{chosen_model(result)}",
+        "command": f"python -m sweeps.run demo_base{chosen(result)}",
         "date": datetime.date.today().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "deepspeed", "numpy")},
@@ -60,10 +61,11 @@ def make_record(trial: Path) -> dict[str, Any]:
     }
 
 
-def chosen_model(result: dict[str, Any]) -> str:
-    """What the command line said of the model, where it is not the default."""
-    architecture = result["config"]["model"]["architecture"]
-    return "" if architecture == "mamba2" else f" --set model.architecture={architecture}"
+def chosen(result: dict[str, Any]) -> str:
+    """What the command line said of the model and the number of steps, where it is not what `demo_base` sets."""
+    steps, architecture = result["config"]["trial"]["steps"], result["config"]["model"]["architecture"]
+    said = "" if architecture == "mamba2" else f" --set model.architecture={architecture}"
+    return said if steps == SWEEP.presets["demo"]["trial.steps"] else f"{said} --set trial.steps={steps}"
 
 
 def main() -> None:

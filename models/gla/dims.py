@@ -68,7 +68,17 @@ class GlaDims(LinearAttentionDims):
 SIZES = {
     # For tests: every dimension small, uneven and unlike the others.
     "tiny": GlaDims(d_model=12, n_layer=2, n_heads=2, mlp_width=20, vocab_size=19, chunk=16),
-    "demo": GlaDims(d_model=128, n_layer=2, mlp_width=256, vocab_size=BYTES),
+    # One head, so that what its slowest channels gather past the training length reaches all others through their norm;
+    # half of its gates start so far up that no short training can make them forget.
+    "demo": GlaDims(
+        d_model=128,
+        n_layer=2,
+        n_heads=1,
+        expand_k=1.0,
+        mlp_width=256,
+        gate_range=(-16.0, 24.0),
+        vocab_size=BYTES,
+    ),
     # The paper gives 70M for the one it trained from scratch; the dimensions are our guess: Pythia-70M's, untied.
     "70m": GlaDims(d_model=512, n_layer=6, vocab_size=PILE),
     "340m": GlaDims(d_model=1024, n_layer=24, vocab_size=MISTRAL, tied=True),
