@@ -11,13 +11,16 @@ from workers.settings import TrialConfig
 
 TRAINING_TOKENS_PER_SECOND = 7_500.0
 EVALUATION_TOKENS_PER_SECOND = 25_000.0
+COST_PER_PARAMETER = {"mamba1": 1.6, "gla": 0.65, "rwkv6": 0.75}
+"""Of an architecture, as a multiple of Mamba-2's, which counts for those that are not named here; from the demo sizes."""
 START_SECONDS = 8.0
 """Imports and the first DeepSpeed step of a process."""
 
 
 def expected_seconds(config: TrialConfig, parameters: int) -> float:
     """Seconds for start, training and evaluation of one trial on its own threads."""
-    slower = parameters / dims("mamba2", "demo").parameters() / (config.trial.workers * config.trial.threads)
+    cost = parameters * COST_PER_PARAMETER.get(config.model.architecture, 1.0)
+    slower = cost / dims("mamba2", "demo").parameters() / (config.trial.workers * config.trial.threads)
     windows = config.eval.windows + config.eval.select_windows + config.eval.apart_windows
     seconds = START_SECONDS + slower * windows * config.eval.length / EVALUATION_TOKENS_PER_SECOND
     if ARMS[config.arm].trains:
