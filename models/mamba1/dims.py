@@ -83,7 +83,7 @@ SIZES = {
     # For tests: every dimension small, uneven and unlike the others.
     "tiny": Mamba1Dims(d_model=12, n_layer=2, vocab_size=19, d_state=5, dt_rank=3, chunk=8),
     # Slow decays, so that memory outlasts a training window of 64 bytes and small models fail past it too.
-    "demo": Mamba1Dims(d_model=128, n_layer=2, a_scale=1 / 32, vocab_size=BYTES),
+    "demo": Mamba1Dims(d_model=128, n_layer=2, a_scale=1 / 128, vocab_size=BYTES),
     "130m": _published(768, 24),
     "370m": _published(1024, 48),
     "790m": _published(1536, 48),
