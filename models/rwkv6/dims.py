@@ -100,7 +100,7 @@ SIZES = {
     ),
     # One head, so that what its slowest channels gather past the training length reaches all others through their norm.
     "demo": Rwkv6Dims(
-        d_model=128, n_layer=2, n_heads=1, mix_rank=16, decay_rank=32, decay_range=(-12.0, 1.0), vocab_size=BYTES
+        d_model=128, n_layer=2, n_heads=1, mix_rank=16, decay_rank=32, decay_range=(-20.0, 1.0), vocab_size=BYTES
     ),
     # The paper gives 70M for the one it trained from scratch; the dimensions are our guess: Pythia-70M's width and
     # depth, untied, heads of 64.
