@@ -1,7 +1,7 @@
-"""demo_base: the recipe of the shipped base, a small Mamba-2 that fails far past its training length.
+"""demo_base: the recipe of the shipped bases, small models that fail far past their training length.
 
 Honest training only: bytes of the train split, zero initial states, one finished schedule. What makes the failure
-visible at this size is the slow decay that the model starts with (A from [0.02, 0.5] instead of [1, 16]).
+visible at this size are the slow decays that each demo size starts with (docs/architectures.md).
 """
 
 from sweeps.registry import NamedSweep
@@ -16,7 +16,7 @@ def trials(settings: Settings, seeds: list[int]) -> list[TrialConfig]:
 
 SWEEP = NamedSweep(
     name="demo_base",
-    question="How is the shipped base made, and how far past its training length does it hold?",
+    question="How is a shipped base made, and how far past its training length does it hold?",
     varies="",
     presets={
         "demo": {

@@ -12,7 +12,7 @@ from workers.settings import TrialConfig
 TRAINING_TOKENS_PER_SECOND = 7_500.0
 EVALUATION_TOKENS_PER_SECOND = 25_000.0
 COST_PER_PARAMETER = {"mamba1": 1.6, "gla": 0.65, "rwkv6": 0.75}
-"""Of an architecture, as a multiple of Mamba-2's, which counts for those that are not named here; from the demo sizes."""
+"""As a multiple of Mamba-2's, which also stands for architectures not named here; from the demo sizes."""
 START_SECONDS = 8.0
 """Imports and the first DeepSpeed step of a process."""
 
