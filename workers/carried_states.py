@@ -29,6 +29,7 @@ class CarriedStates:
         self.device = device
         # Writing to memory that is known to the process is several times faster than to fresh pages.
         self._buffers: dict[tuple[str, int], Tensor] = {}
+        self._withdrawals = 0
 
     def deposit(self, step: int, rows: np.ndarray, final_state: State) -> None:
         """Keep the final states of `rows`; a row that is not finite is kept as zeros."""
@@ -37,7 +38,7 @@ class CarriedStates:
         self.bank.prefetch(step + 1, self.sources(step + 1, rows))
 
     def withdraw(self, step: int, rows: np.ndarray) -> Tensor:
-        """(B, E) float32 on the device: where `rows` start; zeros at step 0. Valid until the next withdrawal."""
+        """(B, E) float32 on the device: where `rows` start; zeros at step 0. Valid until the next but one."""
         return self._from_bank(step, self.sources(step, rows)).to(self.device)
 
     def prepare_snapshot(self) -> None:
@@ -50,8 +51,9 @@ class CarriedStates:
         self.bank.deposit(step, rows, host_BE.numpy())
 
     def _from_bank(self, step: int, rows: np.ndarray) -> Tensor:
-        # The backward pass of one micro-batch has ended before the next one fills this buffer again.
-        host_BE = self._buffer("withdrawn", len(rows), torch.device("cpu"))
+        # The states of the micro-batch whose backward pass is running are kept, so there are two of these buffers.
+        self._withdrawals += 1
+        host_BE = self._buffer(f"withdrawn {self._withdrawals % 2}", len(rows), torch.device("cpu"))
         self.bank.withdraw(step, rows, out=host_BE.numpy())
         return host_BE
 

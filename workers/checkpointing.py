@@ -27,6 +27,7 @@ def _layout(loop: TrainingLoop, context: TrialContext) -> dict[str, int]:
 
 def save_trial(step: int, loop: TrainingLoop, bank: StateBank | None, context: TrialContext) -> None:
     """Write the checkpoint after `step` finished steps; called on every worker."""
+    loop.background.settle()
     root = checkpoint_root(context)
     partial = partial_folder(root, step)
     if context.is_first:

@@ -5,7 +5,6 @@ Legend: B rows of a micro-batch, T tokens of a window, G rows of the global batc
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.interface import State
+from workers.background import BackgroundIntervention, MicroBatch
 from workers.context import TrialContext
 from workers.engine import set_learning_rate
 from workers.interventions import Intervention
@@ -63,10 +63,13 @@ class TrainingLoop:
     context: TrialContext
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def micro_batches(self) -> Iterator[np.ndarray]:
+    def __post_init__(self) -> None:
+        self.background = BackgroundIntervention(self.intervention)
+
+    def micro_batches(self) -> list[np.ndarray]:
         """This worker's rows: a contiguous block of the global batch, cut into micro-batches."""
         rows = np.array(own_rows(self.config, self.context))
-        yield from np.split(rows, len(rows) // self.config.micro_rows)
+        return np.split(rows, len(rows) // self.config.micro_rows)
 
     def step(self, step: int) -> None:
         """One optimiser step; appends to `history`.
@@ -78,11 +81,14 @@ class TrainingLoop:
         rate = learning_rate(step, self.config.trial.steps, self.config.optimizer)
         set_learning_rate(self.engine, rate)
         own = StepSums()
-        for number, rows in enumerate(self.micro_batches()):
+        coming = [(step, rows) for rows in self.micro_batches()]
+        # Nothing is drawn for a step that is not made: what an intervention learned must not depend on it.
+        after = (step + 1, coming[0][1]) if step + 1 < self.config.trial.steps else None
+        for number, (_, rows) in enumerate(coming):
             if number:
                 # DeepSpeed counts micro-batches by calls of step(); the optimiser moves at the last one only.
                 self.engine.step()
-            self._forward_backward(step, rows, own)
+            self._forward_backward(step, rows, own, following=[*coming, after][number + 1])
         self.engine.step()
         sums = StepSums(*self.context.sum_over_workers(astuple(own)))
         tokens = self.config.batch_rows * self.config.window
@@ -102,12 +108,12 @@ class TrainingLoop:
         )
         self._refuse_too_many_skipped()
 
-    def _forward_backward(self, step: int, rows: np.ndarray, sums: StepSums) -> None:
+    def _forward_backward(self, step: int, rows: np.ndarray, sums: StepSums, following: MicroBatch | None) -> None:
         """Forward and backward pass of one micro-batch; gradients are accumulated in the engine."""
         windows_BT1 = torch.from_numpy(self.batches.windows(step, rows)).to(self.context.device)
-        initial_state = self.intervention.initial_state(step, rows)
+        initial_state = self.background.initial_state(step, rows)
         nll_sum, final_state = self.engine(windows_BT1[:, :-1], windows_BT1[:, 1:], initial_state)
-        self.intervention.observe(step, rows, final_state)
+        self.background.observe(step, rows, final_state, following)
         squares, bad_rows = state_squares(final_state)
         nll = float(nll_sum.detach().double())
         sums.nll += nll

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,20 +137,21 @@ def _post_train(
     # After the engine has been built: it may change the dtype of the model, and so that of its state.
     vector = StateVector(model.state_spec(), state_parts(config))
     bank = open_bank(config, context, vector)
-    try:
+    with ExitStack() as opened:
+        if bank is not None:
+            opened.callback(bank.close)
         intervention = assemble_intervention(config, context, batches, vector, bank)
         loop = TrainingLoop(engine, intervention, batches, config, context)
+        opened.callback(loop.background.close)
         first = resume_trial(loop, bank, context)
         training = Training(loop.history, before=sum(entry["seconds"] for entry in loop.history))
         for step in range(first, trial.steps):
             loop.step(step)
             _after_step(step + 1, loop, bank, cache, training)
+        loop.background.settle()
         training.intervention = intervention.state_dict()
         training.bank = bank_record(config, context, loop, bank)
         return _plain_model(config, context, loop.engine), training
-    finally:
-        if bank is not None:
-            bank.close()
 
 
 def _after_step(done: int, loop: TrainingLoop, bank: StateBank | None, cache: TokenCache, training: "Training") -> None:

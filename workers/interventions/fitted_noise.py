@@ -14,7 +14,7 @@ from models.interface import State
 from storage.bank.contract import StateBank
 from storage.bank.moments import row_moments
 from workers.interventions.contract import Intervention, InterventionContext
-from workers.noise_ahead import NoiseAhead
+from workers.randomness import keyed_normals
 
 
 class FittedNoise(Intervention):
@@ -23,7 +23,6 @@ class FittedNoise(Intervention):
     def __init__(self, context: InterventionContext, bank: StateBank) -> None:
         self.context = context
         self.bank = bank
-        self.noise = NoiseAhead(context.seed, context.vector.elements)
         groups = context.vector.groups()
         self.widths_K = torch.tensor([stop - start for _, start, stop in groups])
         self.mean_K = np.zeros(len(groups))
@@ -35,14 +34,13 @@ class FittedNoise(Intervention):
         self._update(step)
         if step == 0:
             return None
-        normals_BE = self.noise.normals(step, rows)
+        normals_BE = keyed_normals("noise", self.context.seed, step, rows, self.context.vector.elements)
         normals_BE.mul_(self._per_element(np.sqrt(self.var_K))).add_(self._per_element(self.mean_K))
         return self.context.vector.unpack(normals_BE, self.context.device)
 
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
         states_BE = self.context.vector.pack(final_state).cpu().numpy()
         self.bank.merge_moments(step, rows, row_moments(states_BE, self.bank.layout))
-        self.noise.draw_ahead(step + 1, rows)
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "mean": self.mean_K.tolist(), "var": self.var_K.tolist()}

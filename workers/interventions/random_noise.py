@@ -4,7 +4,7 @@ import numpy as np
 
 from models.interface import State
 from workers.interventions.contract import Intervention, InterventionContext
-from workers.noise_ahead import NoiseAhead
+from workers.randomness import keyed_normals
 
 
 class RandomNoise(Intervention):
@@ -12,15 +12,14 @@ class RandomNoise(Intervention):
 
     def __init__(self, context: InterventionContext) -> None:
         self.context = context
-        self.noise = NoiseAhead(context.seed, context.vector.elements)
 
     def initial_state(self, step: int, rows: np.ndarray) -> State | None:
-        normals_BE = self.noise.normals(step, rows)
+        normals_BE = keyed_normals("noise", self.context.seed, step, rows, self.context.vector.elements)
         normals_BE.mul_(self.context.settings.sigma)
         return self.context.vector.unpack(normals_BE, self.context.device)
 
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
-        self.noise.draw_ahead(step + 1, rows)
+        """Final states have no say here."""
 
 
 def build(context: InterventionContext) -> RandomNoise:
