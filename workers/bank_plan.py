@@ -19,6 +19,8 @@ MOMENT_BYTES = 3 * 8
 """Of one row and group: count, sum and sum of squares in float64."""
 GENERATIONS = 2
 """Steps whose states and moments the bank keeps."""
+BUFFERS = 3
+"""Of a worker in the mode `everything`, one micro-batch each: packed, in use, and withdrawn for the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +93,8 @@ def plan_bank(config: TrialConfig) -> BankPlan | None:
         stays = mode == "resident" and (workers == 1 or config.intervention.passing == "in_place")
         step += 0 if stays else rows * row_bytes
         shard += GENERATIONS * shard_rows * row_bytes
-        # Buffers to pack and to withdraw one micro-batch; or two generations, and a copy of one for a snapshot.
-        kept = GENERATIONS * config.micro_rows if mode == "everything" else (GENERATIONS + 1) * (rows // workers)
+        # Buffers of a micro-batch; or two generations, and a copy of one for a snapshot.
+        kept = BUFFERS * config.micro_rows if mode == "everything" else (GENERATIONS + 1) * (rows // workers)
         worker += kept * elements * FLOAT_BYTES
     if "moments" in content:
         groups = dims.state_groups()

@@ -41,7 +41,7 @@ def test_arms_without_a_bank_need_none(arm: str) -> None:
 def test_passed_states_cross_once_a_step_and_are_kept_for_two() -> None:
     found = plan("state_passing")
     assert (found.row_bytes, found.step_bytes, found.shard_bytes) == (ROW, ROWS * ROW, 2 * ROWS * ROW)
-    assert found.held_bytes == found.shard_bytes + 2 * ROWS * ROW, "and two buffers of the worker"
+    assert found.held_bytes == found.shard_bytes + 3 * ROWS * ROW, "and three buffers of the worker"
 
 
 def test_bf16_halves_what_the_bank_holds() -> None:
@@ -103,7 +103,7 @@ def test_resident_rows_leave_their_worker_only_when_another_one_asks() -> None:
 
 
 def test_micro_batches_make_the_buffers_smaller() -> None:
-    assert plan("state_passing", micro_rows=8).worker_bytes == 2 * 8 * ROW
+    assert plan("state_passing", micro_rows=8).worker_bytes == 3 * 8 * ROW
 
 
 def test_every_arm_that_fills_a_bank_has_a_plan() -> None:
