@@ -23,14 +23,14 @@ def test_more_cpus_than_there_are_is_said_at_once() -> None:
 
 def test_the_most_demanding_trials_are_taken_to_run_together() -> None:
     needs = bank_needs(plan(), PLENTY)
-    # Two generations and two buffers of 24 rows; at most 16 rows in the reservoir and three copies of 8.
-    assert needs.memory == (4 * 24 + 16 + 3 * 8) * ROW
+    # Two generations and three buffers of 24 rows; at most 16 rows in the reservoir and three copies of 8.
+    assert needs.memory == (5 * 24 + 16 + 3 * 8) * ROW
     assert needs.largest is not None and needs.largest.label == "state_passing"
 
 
 def test_one_trial_at_once_needs_only_its_own() -> None:
     alone = bank_needs(plan("trial.threads=2"), PLENTY)
-    assert (alone.at_once, alone.memory) == (1, 4 * 24 * ROW)
+    assert (alone.at_once, alone.memory) == (1, 5 * 24 * ROW)
 
 
 def test_on_gpus_the_workers_share_lies_in_their_memory() -> None:
@@ -50,7 +50,7 @@ def test_a_byte_too_little_names_the_number_and_what_to_change() -> None:
     with pytest.raises(SettingError) as caught:
         check_resources(plan(), Machine(cpus=2, gpus=0, memory=needs.memory - 1))
     for part in (
-        "banks, 2 at once, hold up to 17.0 MiB, but this machine has 17.0 MiB to spare",
+        "banks, 2 at once, hold up to 20.0 MiB, but this machine has 20.0 MiB to spare",
         "that of state_passing, with 128 KiB a row",
         "trial.rows (now 24)",
         "trial.threads",
