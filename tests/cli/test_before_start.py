@@ -40,9 +40,9 @@ def test_dry_run_table_shows_what_every_bank_moves_and_holds(run_command: Comman
     done = run_command("interventions", "--dry-run", "--set", "trial.workers=2", "--set", "sweep.arms=tbtt,reservoir")
     assert done.returncode == 0, done.stderr
     (bank,) = [line.split() for line in done.stdout.splitlines() if "everything" in line and "tbtt" in line]
-    # 2 shards; a row of 2 x (16 x 16 x 64 + 384 x 3) x 4 bytes; 24 rows a step, 2 x 12 in a shard, 2 x 12 in a worker.
+    # 2 shards; a row of 2 x (16 x 16 x 64 + 384 x 3) x 4 bytes; 24 rows a step, 2 x 12 in a shard, 3 x 12 in a worker.
     numbers = [word for word in bank if word not in ("│", "tbtt", "everything")]
-    assert numbers == ["2", "137", "KiB", *("3.2", "MiB") * 3, "12.8", "MiB"]
+    assert numbers == ["2", "137", "KiB", *("3.2", "MiB") * 2, "4.8", "MiB", "16.1", "MiB"]
     assert "at once: at most" in done.stdout
 
 
