@@ -49,7 +49,7 @@ class Intervention(ABC):
 
     @abstractmethod
     def observe(self, step: int, rows: np.ndarray, final_state: State) -> None:
-        """Take note of the states after the last token; called after the forward pass, before the backward pass."""
+        """Take note of the states after the last token; called after the forward pass, beside the backward pass."""
 
     def prepare_snapshot(self) -> None:  # noqa: B027 - most arms have nothing to bring
         """Bring to the bank what a snapshot of it must hold; called on every worker."""
