@@ -13,17 +13,6 @@ def shipped_bases() -> list[str]:
     return sorted(path.name for path in BASES.iterdir() if path.is_dir())
 
 
-def shipped_base(architecture: str, size: str) -> str:
-    """Name of the base that is shipped for a model. Raises ModelError where there is none."""
-    name = f"{size}-{architecture}"
-    if name not in shipped_bases():
-        raise ModelError(
-            f"no base is shipped for model.architecture={architecture} model.size={size} (there is "
-            f"{', '.join(shipped_bases())}); set base.checkpoint to the folder of one, or to 'fresh'"
-        )
-    return name
-
-
 def checkpoint_folder(name: str) -> Path:
     """The folder of the shipped base of that name, or the folder that `name` is. Raises ModelError for neither."""
     if name in shipped_bases():

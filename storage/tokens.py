@@ -3,6 +3,7 @@
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -141,6 +142,21 @@ def tokenizer_named(name: str) -> Tokenizer:
         unit="tokens",
         file=file,
     )
+
+
+PUBLISHED_VOCABULARIES = {"EleutherAI/gpt-neox-20b/tokenizer.json": 50277}
+"""Entries of published tokenizers, by the end of the path under which their file is expected."""
+
+
+def vocabulary_named(name: str) -> int:
+    """Entries of the tokenizer of `data.tokenizer`; those of a published one are known before its file is here.
+
+    Raises StorageError as `tokenizer_named` does.
+    """
+    published = (entries for end, entries in PUBLISHED_VOCABULARIES.items() if name.endswith(end))
+    if name != BYTES.name and not Path(name).is_file() and (entries := next(published, None)) is not None:
+        return entries
+    return tokenizer_named(name).vocabulary
 
 
 def check_tokenizer(settings: DataSettings) -> Tokenizer:

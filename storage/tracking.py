@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from storage import tracking_values as values
 from storage.curve_files import write_curve
+from storage.measurements import write_measurements
 from storage.tracking_client import RunStore, TrackedRun, tracked
 from storage.tracking_store_check import TrackingError, check_store
 from storage.tracking_view import VIEW_TAG, view_path, view_state
 
 if TYPE_CHECKING:
     from storage.curves import Curve
+    from storage.measurements import Measurements
 
 __all__ = ["CURVE_KEY", "EndStatus", "TrackedRun", "Tracker", "TrackingError", "check_store"]
 
@@ -64,19 +66,21 @@ class Tracker:
         arm: str,
         params: Mapping[str, Any],
         color: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> TrackedRun:
         """The child run of the trial with this `identity`: continued (RUNNING again) or made, never a second one.
 
         `trial_id` is shown as its name, `params` are flattened to dotted names. MLflow parameters cannot change; a
         setting outside the identity that did change between two starts is kept as the tag `now.NAME`. `color`
-        (`#rrggbb`) is the run's colour in the UI, so that an arm looks there as it does in the figures.
+        (`#rrggbb`) is the run's colour in the UI, so that an arm looks there as it does in the figures. `tags` are set
+        when the run is made.
         """
 
         def open_once() -> TrackedRun:
             sweep_id = str(self._store.client.get_run(parent.run_id).data.tags["sweep.id"])
             marks = {"mlflow.parentRunId": parent.run_id, "trial.identity": identity}
             notes = {"sweep.role": "trial", "sweep.id": sweep_id, "trial.id": trial_id}
-            notes |= {"mlflow.runColor": color} if color else {}
+            notes |= {**({"mlflow.runColor": color} if color else {}), **(tags or {})}
             run = self._store.continue_or_create(parent.experiment_id, trial_id, marks, notes)
             self._store.log_params(run, {"arm": arm, **values.flatten(params)})
             return run
@@ -116,10 +120,28 @@ class Tracker:
             write_curve(path, curve)
             self._store.upload(run, path, "curves")
 
+    def log_measurements(self, run: TrackedRun, measurements: "Measurements") -> None:
+        """Log a diagnostic: its columns by position where it is a curve, its summary, and all of it as Parquet.
+
+        Metrics are `NAME/COLUMN` with the position as step, and `NAME/KEY` of the summary. Values that are not finite
+        are left out and counted in the tag `NAME.nonfinite`. Repeating the call changes nothing; other values under the
+        same name are a `TrackingError`.
+        """
+        points, left_out = values.measurement_points(measurements)
+        tags = {f"{measurements.name}.nonfinite": str(left_out), "status.nonfinite": "true"} if left_out else {}
+        self._store.write(lambda: self._store.log_points(run, self._missing(run, points), tags))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{measurements.name}.parquet"
+            write_measurements(path, measurements)
+            self._store.upload(run, path, "diagnostics")
+
     def _missing(self, run: TrackedRun, points: Sequence[values.Point]) -> list[values.Point]:
         there = {key: self._store.history(run, key) for key in {point.key for point in points}}
-        if any(there[point.key].get(point.step, point.value) != point.value for point in points):
-            raise TrackingError(f"the MLflow run {run.name!r} already holds another curve; start anew with --fresh")
+        others = (point.key for point in points if there[point.key].get(point.step, point.value) != point.value)
+        if other := next(others, None):
+            raise TrackingError(
+                f"the MLflow run {run.name!r} already holds other values of {other}; start anew with --fresh"
+            )
         return [point for point in points if point.step not in there[point.key]]
 
     def finish(self, run: TrackedRun, status: EndStatus, reason: str | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from storage.curves import Curve
+    from storage.measurements import Measurements
 
 PARAMETER_LIMIT = 6000
 TAG_LIMIT = 5000
@@ -84,3 +85,23 @@ def summary_points(curve: "Curve", key: str) -> list[Point]:
     prefix = key[: key.rfind("/") + 1]
     values = {name: value for name, value in curve.table().items() if value is not None}
     return finite([Point(f"{prefix}{name}", float(value), 0) for name, value in values.items()])
+
+
+def measurement_points(measurements: "Measurements") -> tuple[list[Point], int]:
+    """(points of a diagnostic, number of values left out because they are not finite).
+
+    Where its positions increase, each column of floats is a curve with step = position; the summary has step 0.
+    """
+    columns = {
+        name: values
+        for name, values in measurements.columns.items()
+        if measurements.is_by_position and values.dtype.kind == "f"
+    }
+    every = [
+        Point(f"{measurements.name}/{name}", float(value), int(position))
+        for name, values in columns.items()
+        for position, value in zip(measurements.position, values, strict=True)
+    ]
+    every += [Point(f"{measurements.name}/{key}", float(value), 0) for key, value in measurements.summary.items()]
+    points = finite(every)
+    return points, len(every) - len(points)

@@ -11,7 +11,7 @@ import json
 VIEW_KEY = "perplexity"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 _SECTION = "sweep-curves"
-_FOLDED = ("select", "apart", "train")
+_FOLDED = ("select", "apart", "train", "excess_nll", "effective_remembrance", "state_statistics", "coverage")
 """Prefixes of metrics whose charts the UI would otherwise put above ours."""
 
 

@@ -6,17 +6,21 @@ visible at this size are the slow decays that each demo size starts with (docs/a
 
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from workers.settings import FRESH_BASE, TrialConfig
+from sweeps.trials import Trial
+from workers.settings import FRESH_BASE
 
 
-def trials(settings: Settings, seeds: list[int]) -> list[TrialConfig]:
+def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """One training run from the initialisation of `base.seed` for each seed of the data order."""
-    return [settings.trial_config("zero", seed=seed) for seed in seeds]
+    return [Trial(config=settings.trial_config("zero", seed=seed)) for seed in seeds]
 
 
 SWEEP = NamedSweep(
     name="demo_base",
     question="How is a shipped base made, and how far past its training length does it hold?",
+    why="Whoever doubts a base can make it again.",
+    paper_found="Nothing at this size.",
+    contradicts="A base that holds: then there is nothing to repair.",
     varies="",
     presets={
         "demo": {

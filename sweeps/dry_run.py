@@ -10,6 +10,7 @@ from storage.errors import StorageError
 from storage.tracking_store_check import check_store
 from sweeps.continuation import check_continuation
 from sweeps.folder import choose_folder
+from sweeps.gpu_hours import gpu_hours, gpu_line, training_tokens
 from sweeps.machine import Machine, this_machine
 from sweeps.plan import SweepPlan
 from sweeps.progress import duration
@@ -22,7 +23,7 @@ def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *
     """Check folder, checkpoints, CPUs, memory and tracking store before anything starts; return the sweep's folder."""
     folder = choose_folder(plan, out, fresh=fresh)
     check_continuation(plan, folder)
-    if not (address or os.environ.get("RAY_ADDRESS")):
+    if not (address or os.environ.get("RAY_ADDRESS") or plan.needs_gpus):
         check_resources(plan, this_machine())
     try:
         check_store(plan.settings.tracking.uri)
@@ -39,15 +40,28 @@ def print_plan(plan: SweepPlan, folder: Path) -> None:
     if any(trial.bank for trial in plan.trials):
         console.print(_bank_table(plan))
         print(_bank_total(plan, machine))
+    print(_totals(plan, machine))
+    print(gpu_line([trial.config for trial in plan.trials]))
+    print(f"results: {folder}; tracking: {plan.settings.tracking.uri}")
+    for sentence in plan.missing:
+        print(f"before it can run, fetch {sentence}")
+
+
+def _totals(plan: SweepPlan, machine: Machine) -> str:
+    tokens = (
+        f"{len(plan.trials)} trials, {sum(map(training_tokens, (one.config for one in plan.trials))):,} training tokens"
+    )
+    if plan.needs_gpus and not machine.gpus:
+        return f"{tokens}; trial.device is cuda and this machine has no GPU: send it to a cluster with --address"
     concurrency = plan.concurrency(machine.cpus, machine.gpus)
     total = sum(trial.expected_seconds for trial in plan.trials) / concurrency
-    print(f"{len(plan.trials)} trials, {concurrency} at once on this machine, expected {duration(total)} in all")
-    print(f"results: {folder}; tracking: {plan.settings.tracking.uri}")
+    return f"{tokens}, {concurrency} at once on this machine, expected {duration(total)} in all"
 
 
 def _trial_table(plan: SweepPlan) -> Table:
+    expected = "GPU-hours" if plan.needs_gpus else "expected"
     table = Table(title=f"{plan.sweep.name}: {plan.sweep.question}", title_justify="left")
-    for column in ("trial", "seed", "identity", "steps", "rows", "window", "tokens", "CPUs", "expected"):
+    for column in ("trial", "seed", "identity", "steps", "rows", "window", "tokens", "state", "CPUs", expected):
         table.add_column(column, justify="left" if column in ("trial", "identity") else "right")
     for trial in plan.trials:
         config = trial.config
@@ -59,9 +73,10 @@ def _trial_table(plan: SweepPlan) -> Table:
             str(steps),
             str(config.batch_rows) if steps else "-",
             str(config.window) if steps else "-",
-            f"{steps * config.batch_rows * config.window:,}",
+            f"{training_tokens(config):,}",
+            size(trial.dims.state_bytes()),
             str(trial.cpus),
-            duration(trial.expected_seconds),
+            f"{gpu_hours(config):.2g}" if plan.needs_gpus else duration(trial.expected_seconds),
         )
     return table
 

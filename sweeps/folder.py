@@ -4,7 +4,7 @@ import itertools
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,9 +14,11 @@ from filelock import FileLock, Timeout
 from storage.curve_files import read_curve
 from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
+from storage.measurements import Measurements, read_measurements
 from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
-from workers.trial_files import FAILURE, HISTORY, RESULT
+from workers.settings import TrialConfig
+from workers.trial_files import FAILURE, HISTORY, RESULT, kept_model
 
 PLAN = "sweep.json"
 SESSION = "session.json"
@@ -128,6 +130,14 @@ class SweepFolder:
         """Folder of one trial."""
         return self.root / "trials" / trial.name
 
+    def config(self, trial: PlannedTrial) -> TrialConfig:
+        """The trial's configuration as it runs: where it starts from another trial's model, with the folder of that."""
+        if trial.base is None:
+            return trial.config
+        base = next(one for one in self.plan.trials if one.identity == trial.base)
+        checkpoint = str(self.trial(base) / kept_model(trial.config.base.step))
+        return replace(trial.config, base=replace(trial.config.base, checkpoint=checkpoint))
+
     def result(self, trial: PlannedTrial) -> dict[str, Any] | None:
         """What a finished trial left behind; None when it has not finished."""
         result = _read_json(self.trial(trial) / RESULT)
@@ -137,6 +147,7 @@ class SweepFolder:
             stamp = self._stamp(trial, result)
             if self._whole.get(trial.identity) != stamp:
                 self.curves(trial, result)
+                self.measurements(trial, result)
                 self.history(trial)
                 self._whole[trial.identity] = stamp
         except (OSError, ValueError, KeyError, AttributeError):
@@ -146,7 +157,8 @@ class SweepFolder:
 
     def _stamp(self, trial: PlannedTrial, result: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
         """Name, time and size of each file of a finished trial: while they stay, what was read of them stays true."""
-        files = [(name, (self.trial(trial) / name).stat()) for name in (RESULT, HISTORY, *result["curves"].values())]
+        measured = (*result["curves"].values(), *result.get("diagnostics", {}).values())
+        files = [(name, (self.trial(trial) / name).stat()) for name in (RESULT, HISTORY, *measured)]
         return tuple((name, found.st_mtime_ns, found.st_size) for name, found in files)
 
     def check_documents(self, report_documents: Sequence[str]) -> None:
@@ -167,6 +179,11 @@ class SweepFolder:
         """The curves of a finished trial by split. Raises StorageError when one is damaged."""
         return {split: read_curve(self.trial(trial) / name) for split, name in result["curves"].items()}
 
+    def measurements(self, trial: PlannedTrial, result: dict[str, Any]) -> dict[str, Measurements]:
+        """The diagnostics of a finished trial by name. Raises StorageError when one is damaged."""
+        kept = result.get("diagnostics", {})
+        return {name: read_measurements(self.trial(trial) / file) for name, file in kept.items()}
+
     def history(self, trial: PlannedTrial) -> list[dict[str, float | None]]:
         """One entry per step of a finished trial; None stands for a value that was not finite."""
         entries: list[dict[str, float | None]] = json.loads((self.trial(trial) / HISTORY).read_text())
@@ -183,7 +200,18 @@ def plan_as_json(plan: SweepPlan) -> dict[str, Any]:
     return {
         "sweep": plan.sweep.name,
         "question": plan.sweep.question,
+        "about": {
+            "why": plan.sweep.why,
+            "figure": plan.sweep.figure,
+            "paper_found": plan.sweep.paper_found,
+            "contradicts": plan.sweep.contradicts,
+            "varies": plan.sweep.varies,
+            "facets": list(plan.sweep.facets),
+            "seeds_of": plan.sweep.seeds_of,
+        },
         "preset": plan.preset,
+        "command": plan.command,
         "identity": plan.identity,
+        "missing": list(plan.missing),
         "trials": [trial.as_json() for trial in plan.trials],
     }

@@ -1,6 +1,8 @@
 """The plan of a sweep: its trials with identity, needs and expected time, known before anything heavy is imported."""
 
 import hashlib
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,23 +15,15 @@ from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
 from storage.tokens import check_tokenizer
 from sweeps.expected_time import expected_seconds
+from sweeps.names import ArmName, arm_names
+from sweeps.paper_preset import missing_files
 from sweeps.registry import NamedSweep, get_sweep
-from sweeps.settings import SettingError, Settings, build_settings
-from workers.arms import ARMS, check_arm
+from sweeps.settings import SettingError, Settings, build_settings, check_choices
+from sweeps.trials import Trial
+from workers.arms import ARMS
 from workers.bank_plan import BankPlan, plan_bank
 from workers.settings import FRESH_BASE, TrialConfig, trial_identity
 from workers.shapes import model_dims
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmName:
-    """What trials share that differ in the seed only: a row of the table, a line of the figure."""
-
-    label: str
-    """The arm, the values that always belong to its name, and the swept one: for example `random_noise 0.03`."""
-    arm: str
-    value: float | None
-    """The value that the sweep varies, where the arm uses it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +34,10 @@ class PlannedTrial:
     label: str
     """The arm's label, with the seed where there are several."""
     config: TrialConfig
+    """Its `base.checkpoint` is `trained` where it starts from the model of another trial."""
     identity: str
+    base: str | None = None
+    """Identity of the trial whose model it starts from."""
 
     @property
     def name(self) -> str:
@@ -73,7 +70,9 @@ class PlannedTrial:
             "arm": self.config.arm,
             "seed": self.config.trial.seed,
             "label": self.label,
+            "name": self.arm.as_json(),
             "identity": self.identity,
+            "starts_from": self.base,
             "config": self.config.to_dict(),
             "resources": {"workers": self.config.trial.workers, "cpus": self.cpus},
             "bank": self.bank.as_json() if self.bank else None,
@@ -89,6 +88,10 @@ class SweepPlan:
     preset: str
     settings: Settings
     trials: tuple[PlannedTrial, ...]
+    command: str
+    """The command line that makes this plan."""
+    missing: tuple[str, ...] = ()
+    """What it needs of published files that are not here, a sentence each: then it can be shown, but not run."""
 
     @property
     def identity(self) -> str:
@@ -97,100 +100,129 @@ class SweepPlan:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
+    def needs_gpus(self) -> bool:
+        """Whether its trials ask for GPUs, not for whatever there is."""
+        return self.settings.trial.device == "cuda"
+
+    @property
     def default_folder(self) -> Path:
         """`runs/<sweep>-<identity8>`."""
         return Path("runs") / f"{self.sweep.name}-{self.identity[:8]}"
 
+    @property
+    def possible(self) -> tuple[PlannedTrial, ...]:
+        """Trials that stand for all that may run: of a sweep all of them."""
+        return self.trials
+
+    @property
+    def number_of_trials(self) -> int:
+        """How many run."""
+        return len(self.trials)
+
     def concurrency(self, cpus: int, gpus: int = 0) -> int:
         """Trials that run at once on so many CPUs and GPUs."""
-        at_once = cpus // max(trial.cpus for trial in self.trials)
+        at_once = cpus // max(trial.cpus for trial in self.possible)
         if gpus and self.settings.trial.device != "cpu":
             at_once = min(at_once, gpus // self.settings.trial.workers)
         return max(1, at_once)
 
 
-def make_plan(name: str, preset: str, assignments: list[str], seeds: int) -> SweepPlan:
-    """Resolve and check everything that can be checked without torch, ray and mlflow. Raises SettingError."""
+def make_plan(name: str, preset: str, assignments: list[str], seeds: int, *, to_show: bool = False) -> SweepPlan:
+    """Resolve and check everything that can be checked without torch, ray and mlflow. Raises SettingError.
+
+    With `to_show` published files that are not here are no error: the plan names them in `missing`, and its identities
+    rest on names in place of contents.
+    """
     sweep = get_sweep(name)
-    if preset not in sweep.presets:
-        raise SettingError(f"the sweep {name} has no preset {preset!r}; it has {', '.join(sweep.presets)}")
     if seeds < 1:
         raise SettingError(f"--seeds is {seeds}; write a whole number of at least 1")
-    settings = build_settings(sweep.presets[preset], assignments, sweep.varies, sweep.fixed)
-    if settings.sweep.values and not sweep.varies:
-        raise SettingError(f"sweep.values is set, but the sweep {name} varies no value; leave it out")
-    _check_chosen_arms(sweep, settings.sweep.arms)
+    stage = next((text.partition("=")[2].strip() for text in assignments if text.startswith("sweep.stage=")), "")
+    settings = build_settings(sweep.preset(preset, stage), assignments, sweep.varies, sweep.fixed)
+    check_choices(sweep, settings)
     first = settings.trial.seed
     try:
-        configs = sweep.trials(settings, list(range(first, first + seeds)))
-        base_hash, data_hash = _content_hashes(configs[0])
+        trials = sweep.trials(settings, list(range(first, first + seeds)))
+        configs = [trial.config for trial in trials]
+        missing = missing_files(configs)
+        if missing and not to_show:
+            raise SettingError(f"{_fetch(missing)} (looked for below {Path.cwd()})")
+        planned = _planned(sweep, trials, seeds, text_hash(configs[0], missing), shown_only=bool(missing))
     except SettingError:
         raise
     except (ModelError, StorageError, ValueError, OSError, RuntimeError) as error:
         raise SettingError(str(error)) from error
-    trials = tuple(
-        PlannedTrial(
-            arm=arm_name(config, sweep.varies),
-            label=trial_label(config, sweep.varies, several_seeds=seeds > 1),
-            config=config,
-            identity=trial_identity(config, base_hash, data_hash),
-        )
-        for config in configs
+    words = ["python", "-m", "sweeps.run", name]
+    words += [] if preset == "demo" else ["--preset", preset]
+    words += [] if seeds == 1 else ["--seeds", str(seeds)]
+    words += [word for assignment in assignments for word in ("--set", assignment)]
+    return SweepPlan(
+        sweep=sweep,
+        preset=preset,
+        settings=settings,
+        trials=planned,
+        command=shlex.join(words),
+        missing=tuple(missing),
     )
-    labels = [trial.label for trial in trials]
+
+
+def _fetch(missing: Sequence[str]) -> str:
+    return f"this sweep needs files that are not shipped; fetch {'; '.join(missing)}"
+
+
+def _planned(
+    sweep: NamedSweep, trials: Sequence[Trial], seeds: int, data_hash: str, *, shown_only: bool
+) -> tuple[PlannedTrial, ...]:
+    names = arm_names(trials, varies=sweep.varies, named=sweep.named, facets=sweep.facets)
+    planned: list[PlannedTrial] = []
+    by_trial: dict[int, PlannedTrial] = {}
+    for trial, name in zip(trials, names, strict=True):
+        base = None
+        if trial.base is not None:
+            if id(trial.base) not in by_trial:
+                raise SettingError(
+                    f"{name.label} starts from a trial that the sweep {sweep.name} does not list before it"
+                )
+            base = by_trial[id(trial.base)].identity
+            base_hash = f"trained:{base}"
+        else:
+            base_hash = checkpoint_hash(trial.config, shown_only=shown_only)
+        repeated = seeds > 1 and trial.row != "base" and ARMS[trial.config.arm].trains
+        one = PlannedTrial(
+            arm=name,
+            label=f"{name.label} seed {trial.config.trial.seed}" if repeated else name.label,
+            config=trial.config,
+            identity=trial_identity(trial.config, base_hash, data_hash),
+            base=base,
+        )
+        planned.append(one)
+        by_trial[id(trial)] = one
+    _refuse_twins(sweep.name, [trial.label for trial in planned])
+    return tuple(planned)
+
+
+def _refuse_twins(sweep: str, labels: list[str]) -> None:
     for label in labels:
         if labels.count(label) > 1:
             raise SettingError(
-                f"two trials of the sweep {name} are both called {label!r}; their results would be mixed up"
+                f"two trials of the sweep {sweep} are both called {label!r}; their results would be mixed up"
             )
-    return SweepPlan(sweep=sweep, preset=preset, settings=settings, trials=trials)
 
 
-def _check_chosen_arms(sweep: NamedSweep, chosen: tuple[str, ...]) -> None:
-    if chosen and not sweep.arms:
-        raise SettingError(f"sweep.arms is set, but the sweep {sweep.name} has no choice of arms; leave it out")
-    for arm in chosen:
-        try:
-            check_arm(arm, sweep.arms)
-        except ValueError as error:
-            raise SettingError(f"sweep.arms: {error}") from error
-    if len(set(chosen)) != len(chosen):
-        raise SettingError(f"sweep.arms has an arm twice: {', '.join(chosen)}; write each once")
+def checkpoint_hash(config: TrialConfig, *, shown_only: bool) -> str:
+    """Content hash of the checkpoint that a trial starts from, after checking that it fits its model."""
+    if config.base.checkpoint == FRESH_BASE:
+        return ""
+    if shown_only and not Path(config.base.checkpoint).is_dir():
+        return f"named:{config.base.checkpoint}"
+    folder = checkpoint_folder(config.base.checkpoint)
+    check_checkpoint(folder, model_dims(config))
+    return content_hash(folder)
 
 
-def _content_hashes(config: TrialConfig) -> tuple[str, str]:
-    """Content hashes of base and text, after checking that both fit."""
+def text_hash(config: TrialConfig, missing: Sequence[str]) -> str:
+    """Content hash of text and tokenizer, after checking both."""
+    if missing:
+        return f"named:{config.data.files}:{config.data.tokenizer}"
     check_files(config.data)
     check_tokenizer(config.data)
-    base_hash = ""
-    if config.base.checkpoint != FRESH_BASE:
-        folder = checkpoint_folder(config.base.checkpoint)
-        check_checkpoint(folder, model_dims(config))
-        base_hash = content_hash(folder)
-    return base_hash, data_content_hash(config.data)
-
-
-def arm_name(config: TrialConfig, varies: str) -> ArmName:
-    """The arm, with the values that belong to its name and the one that the sweep varies, where the arm uses it."""
-    arms = (ARMS[config.arm], *config.drawing_arms)
-    named = list(ARMS[config.arm].variant)
-    group, _, name = varies.partition(".")
-    is_swept = group == "intervention" and any(name in arm.settings for arm in arms)
-    if is_swept and name not in named:
-        named.append(name)
-    words = [config.arm, *(_word(getattr(config.intervention, setting)) for setting in named)]
-    value = getattr(config.intervention, name) if is_swept else None
-    return ArmName(label=" ".join(words), arm=config.arm, value=value)
-
-
-def _word(value: object) -> str:
-    """A setting's value as part of a name: `0.03`, `head`, `zero+state_passing`."""
-    if isinstance(value, tuple):
-        return "+".join(value)
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def trial_label(config: TrialConfig, varies: str, *, several_seeds: bool) -> str:
-    """The arm's label, and the seed where there are several and the arm trains."""
-    label = arm_name(config, varies).label
-    return f"{label} seed {config.trial.seed}" if several_seeds and ARMS[config.arm].trains else label
+    return data_content_hash(config.data)

@@ -126,6 +126,12 @@ class Progress:
         self.finished += 1
         self.say(f"{label}: finished in {duration(self.durations[-1])}; {self.summary()}")
 
+    def stop(self, label: str, reason: str) -> None:
+        """A trial has been stopped early; it is done."""
+        self.running.pop(label, None)
+        self.finished += 1
+        self.say(f"{label}: {reason}; {self.summary()}")
+
     def fail(self, label: str, reason: str) -> None:
         """A trial has failed for good."""
         self.running.pop(label, None)

@@ -23,7 +23,7 @@ def bank_needs(plan: SweepPlan, machine: Machine) -> BankNeeds:
     """What the banks need when the most demanding trials run at the same time."""
     at_once = plan.concurrency(machine.cpus, machine.gpus)
     on_gpus = machine.gpus > 0 and plan.settings.trial.device != "cpu"
-    banks = [(trial, bank) for trial in plan.trials if (bank := trial.bank) is not None]
+    banks = [(trial, bank) for trial in plan.possible if (bank := trial.bank) is not None]
     held = [bank.bank_bytes if on_gpus else bank.held_bytes for _, bank in banks]
     return BankNeeds(
         at_once=at_once,
@@ -34,7 +34,7 @@ def bank_needs(plan: SweepPlan, machine: Machine) -> BankNeeds:
 
 def check_resources(plan: SweepPlan, machine: Machine) -> None:
     """Raise SettingError when a trial asks for more CPUs, or the trials' banks for more memory, than there is."""
-    for trial in plan.trials:
+    for trial in plan.possible:
         if trial.cpus > machine.cpus:
             settings = trial.config.trial
             raise SettingError(

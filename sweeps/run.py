@@ -1,4 +1,4 @@
-"""The command line: `python -m sweeps.run <sweep>`.
+"""The command line: `python -m sweeps.run <sweep>`, or the path of a sweep of one's own, or `--all`.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 finished but some trials failed, 130 interrupted.
 stdout carries results, stderr carries progress and errors.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeps.registry import NAMES, get_sweep
-from sweeps.settings import SettingError
+from sweeps.settings import SEARCH, SettingError
 
 if TYPE_CHECKING:
     from sweeps.plan import SweepPlan
@@ -29,7 +29,8 @@ def parser() -> argparse.ArgumentParser:
         description="Run a named sweep of initial-state interventions, or continue what its folder holds.",
         epilog="exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some trials failed, 130 interrupted",
     )
-    flags.add_argument("sweep", nargs="?", help="name of the sweep, see --list")
+    flags.add_argument("sweep", nargs="?", help="name of the sweep, see --list, or path of a file that defines one")
+    flags.add_argument("--all", action="store_true", help="run the whole catalogue, or continue it")
     flags.add_argument("--list", action="store_true", help="show the sweeps there are")
     flags.add_argument("--dry-run", action="store_true", help="show what would run, and run nothing")
     flags.add_argument("--json", action="store_true", help="print the list, the plan or the results as JSON")
@@ -45,6 +46,11 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/<sweep>-<identity>)")
     flags.add_argument("--fresh", action="store_true", help="start anew beside what the folder holds")
     flags.add_argument("--address", metavar="ADDRESS", help="send the sweep to this Ray cluster (or RAY_ADDRESS)")
+    search = flags.add_argument_group("for the search, see docs/searches.md")
+    search.add_argument("--space", metavar="NAME", help="what is searched: noise, passing or full")
+    search.add_argument("--trials", type=int, metavar="N", help="trials of the study (default 20); more continue it")
+    search.add_argument("--objective", metavar="NAME", help="far (default), horizon or far_and_near")
+    search.add_argument("--store", metavar="URL", help="where the study lies: sqlite:///FILE or journal:FILE")
     return flags
 
 
@@ -66,11 +72,18 @@ def _main(arguments: list[str] | None) -> int:
     try:
         if given.list:
             return _show_list(as_json=given.json)
+        if given.all:
+            return _run_all(given)
         if given.sweep is None:
             raise SettingError("no sweep is named; write python -m sweeps.run noise_scale, or --list to see all")
+        if given.sweep == SEARCH:
+            from sweeps.search.command import run_command
+
+            return run_command(given)
+        _refuse_flags_of_search(given)
         from sweeps.plan import make_plan
 
-        plan = make_plan(given.sweep, given.preset, given.set, given.seeds)
+        plan = make_plan(given.sweep, given.preset, given.set, given.seeds, to_show=given.dry_run)
         if given.dry_run:
             return _show_plan(plan, given)
         from sweeps.session import run_sweep
@@ -84,6 +97,12 @@ def _main(arguments: list[str] | None) -> int:
         return INTERRUPTED
 
 
+def _refuse_flags_of_search(given: argparse.Namespace) -> None:
+    for name in ("space", "trials", "objective", "store"):
+        if getattr(given, name) is not None:
+            raise SettingError(f"--{name} belongs to the search, and {given.sweep} is none; leave it out")
+
+
 def _show_list(*, as_json: bool) -> int:
     sweeps = [get_sweep(name) for name in NAMES]
     if as_json:
@@ -95,13 +114,28 @@ def _show_list(*, as_json: bool) -> int:
     return 0
 
 
+def _run_all(given: argparse.Namespace) -> int:
+    if given.sweep is not None or given.out is not None or given.fresh:
+        raise SettingError(
+            "--all runs every sweep in its own folder below ./runs; leave out the name of a sweep, --out and --fresh"
+        )
+    from sweeps.catalogue import run_catalogue
+
+    flags = ["--preset", given.preset, "--seeds", str(given.seeds)]
+    flags += [word for assignment in given.set for word in ("--set", assignment)]
+    flags += ["--address", given.address] if given.address else []
+    flags += [flag for flag, on in (("--dry-run", given.dry_run), ("--json", given.json)) if on]
+    return run_catalogue(flags, shown_only=given.dry_run)
+
+
 def _show_plan(plan: "SweepPlan", given: argparse.Namespace) -> int:
     from sweeps.dry_run import check_before_start, print_plan
     from sweeps.folder import plan_as_json
     from sweeps.windows import check_windows_aside
 
     folder = check_before_start(plan, given.out, given.address, fresh=given.fresh)
-    check_windows_aside([trial.config for trial in plan.trials])
+    if not plan.missing:
+        check_windows_aside([trial.config for trial in plan.trials])
     if given.json:
         print(json.dumps(plan_as_json(plan), indent=2))
     else:

@@ -4,7 +4,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -15,25 +18,50 @@ from sweeps.dry_run import check_before_start
 from sweeps.folder import SESSION, SweepFolder
 from sweeps.interrupts import catch_signals, exit_code
 from sweeps.machine import machine_cpus
-from sweeps.plan import SweepPlan
+from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.progress import Progress
-from sweeps.ray_session import RayStartError, ray_session
+from sweeps.ray_session import RaySession, RayStartError, ray_session
 from sweeps.recorder import Recorder
-from sweeps.report import Report, make_report
+from sweeps.report.make import Report, make_report
+from sweeps.report.tables import failed_line
 from sweeps.settings import SettingError
-from sweeps.tables import failed_line
 from sweeps.windows import check_windows
+from workers.trial_files import RESULT
 
 DONE, FAILED, SOME_FAILED = 0, 1, 3
 
 
-def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a session has done, for its report and its exit code."""
+
+    plan: SweepPlan
+    """Its trials are those that the report shows."""
+    finished: int
+    """Trials that have a result, of this session or of an earlier one."""
+    failed: list[tuple[PlannedTrial, str]]
+    """Trials that have none, and why."""
+    files: list[Path] = field(default_factory=list)
+    """Kept with the report's."""
+    lines: list[str] = field(default_factory=list)
+    """Said below the report's table."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Added to what `--json` prints."""
+
+
+Work = Callable[[SweepFolder, Recorder, str | None], Done]
+"""(open folder, open recorder, address of the cluster) -> what was done. A search has work of its own."""
+
+
+def run_sweep(
+    plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | None, as_json: bool, work: Work | None = None
+) -> int:
     """Run the sweep to its end and return the exit code. Raises SettingError before anything has started."""
     address = address or os.environ.get("RAY_ADDRESS") or None
     catch_signals()
     root = check_before_start(plan, out, address, fresh=fresh)
     with SweepFolder(root, plan) as folder:
-        windows = check_windows([trial.config for trial in plan.trials], folder.cache)
+        windows = check_windows([trial.config for trial in plan.possible], folder.cache)
         folder.check_documents(windows.report_documents)
         if windows.skipped:
             _say(f"{windows.skipped} training documents are shorter than the longest training window and are skipped")
@@ -41,8 +69,8 @@ def run_sweep(plan: SweepPlan, *, out: Path | None, fresh: bool, address: str | 
         recorder = _make_recorder(plan, folder)
         try:
             recorder.open()
-            failures = _run_missing(plan, folder, recorder, address)
-            return _finish(plan, folder, recorder, failures, as_json=as_json)
+            done = (work or _run_missing)(folder, recorder, address)
+            return _finish(done, folder, recorder, as_json=as_json)
         except KeyboardInterrupt:
             return _interrupted(folder, recorder, fresh=fresh)
         except TrackingError as error:
@@ -64,7 +92,18 @@ def _make_recorder(plan: SweepPlan, folder: SweepFolder) -> Recorder:
         raise SettingError(str(error)) from error
 
 
-def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, address: str | None) -> dict[str, str]:
+def _run_missing(folder: SweepFolder, recorder: Recorder, address: str | None) -> Done:
+    """Run the trials of the plan that have no result yet."""
+    plan = folder.plan
+    failures = _failures_of_missing(plan, folder, recorder, address)
+    done = [trial for trial in plan.trials if folder.result(trial) is not None]
+    failed = [(t, failures.get(t.identity, "it did not run to its end")) for t in plan.trials if t not in done]
+    return Done(plan=plan, finished=len(done), failed=failed)
+
+
+def _failures_of_missing(
+    plan: SweepPlan, folder: SweepFolder, recorder: Recorder, address: str | None
+) -> dict[str, str]:
     """Run the trials that have no result yet; reasons of those that failed twice, by identity."""
     missing = [trial for trial in plan.trials if folder.result(trial) is None]
     finished = len(plan.trials) - len(missing)
@@ -76,43 +115,67 @@ def _run_missing(plan: SweepPlan, folder: SweepFolder, recorder: Recorder, addre
     started = time.monotonic()
     with ray_session(address, machine_cpus()) as session:
         catch_signals()  # ray.init has put its own handler in place
-        from sweeps.tune_driver import run_trials, trials_at_once
+        from sweeps.tune_driver import trials_at_once
 
         at_once = trials_at_once(missing, session)
         expected = max(trial.expected_seconds for trial in missing)
         with Progress(len(plan.trials), finished, at_once, expected) as progress:
             recorder.say = progress.say
-            failures = run_trials(missing, folder, session, recorder, progress)
+            failures = _run_in_waves(missing, folder, session, recorder, progress)
     seconds = time.monotonic() - started
     write_json(folder.root / SESSION, {"seconds": seconds, "trials": len(missing), "at_once": at_once})
     return failures
 
 
-def _finish(
-    plan: SweepPlan, folder: SweepFolder, recorder: Recorder, failures: dict[str, str], *, as_json: bool
-) -> int:
-    done = [trial for trial in plan.trials if folder.result(trial) is not None]
-    failed = [(t, failures.get(t.identity, "it did not run to its end")) for t in plan.trials if t not in done]
+def _run_in_waves(
+    missing: Sequence[PlannedTrial],
+    folder: SweepFolder,
+    session: RaySession,
+    recorder: Recorder,
+    progress: Progress,
+) -> dict[str, str]:
+    """Run the trials, those that start from another's model after it; reasons of those that failed, by identity."""
+    from sweeps.tune_driver import run_trials
+
+    finished = {trial.identity for trial in folder.plan.trials if folder.result(trial) is not None}
+    waiting, failures = list(missing), dict[str, str]()
+    while waiting:
+        ready = [trial for trial in waiting if trial.base is None or trial.base in finished]
+        if not ready:
+            lost = {trial.identity: "the trial whose model it starts from did not finish" for trial in waiting}
+            for trial in waiting:
+                progress.fail(trial.label, lost[trial.identity])
+                recorder.failed(trial, lost[trial.identity])
+            return failures | lost
+        failures |= run_trials(ready, folder, session, recorder, progress)
+        finished |= {trial.identity for trial in ready if folder.result(trial) is not None}
+        waiting = [trial for trial in waiting if trial not in ready]
+    return failures
+
+
+def _finish(done: Done, folder: SweepFolder, recorder: Recorder, *, as_json: bool) -> int:
+    failed = done.failed
     recorder.say = _say
-    report = make_report(plan, folder, failed)
-    recorder.catch_up(plan.trials)
-    recorder.log_report(report.files)
-    code = DONE if not failed else SOME_FAILED if done else FAILED
+    report = make_report(done.plan, folder, failed)
+    recorder.catch_up(done.plan.trials)
+    recorder.log_report([*report.files, *done.files])
+    code = DONE if not failed else SOME_FAILED if done.finished else FAILED
     recorder.close("FINISHED" if code == DONE else "FAILED", None if code == DONE else f"{len(failed)} trials failed")
     if as_json:
-        print(json.dumps(report.as_json(), indent=2))
+        print(json.dumps({**report.as_json(), **done.more}, indent=2))
     else:
-        _print_report(folder, recorder, report)
+        _print_report(folder, recorder, report, done)
     return code
 
 
-def _print_report(folder: SweepFolder, recorder: Recorder, report: Report) -> None:
+def _print_report(folder: SweepFolder, recorder: Recorder, report: Report, done: Done) -> None:
     Console(width=None if os.isatty(1) else 160).print(report.table())
     for trial in report.failed:
         print(f"failed: {failed_line(trial)}")
-    for path in report.files:
-        if path.suffix in (".png", ".html"):
-            print(f"figure: {_short(path)}")
+    for path in (*report.shown, *(path for path in done.files if path.suffix == ".png")):
+        print(f"figure: {_short(path)}")
+    for line in done.lines:
+        print(line)
     print(f"results: {_short(folder.root)}")
     print(f"runs: mlflow ui --backend-store-uri {folder.plan.settings.tracking.uri}")
     print(f"      then the overlaid curves are at http://127.0.0.1:5000/{recorder.view_path().lstrip('/')}")
@@ -121,9 +184,10 @@ def _print_report(folder: SweepFolder, recorder: Recorder, report: Report) -> No
 def _interrupted(folder: SweepFolder, recorder: Recorder, *, fresh: bool) -> int:
     recorder.say = _say
     recorder.close("KILLED", "interrupted")
-    finished = sum(folder.result(trial) is not None for trial in folder.plan.trials)
+    finished = len(list(folder.root.glob(f"trials/*/{RESULT}")))
     _say(
-        f"interrupted; {finished} of {len(folder.plan.trials)} trials are finished and kept in {_short(folder.root)}. "
+        f"interrupted; {finished} of {folder.plan.number_of_trials} trials are finished and kept in "
+        f"{_short(folder.root)}. "
         + (
             f"The same command with --out {_short(folder.root)} in place of --fresh continues."
             if fresh

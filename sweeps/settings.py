@@ -8,15 +8,19 @@ import difflib
 import glob
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.settings import ModelSettings
-from models.shipped import shipped_base, shipped_bases
+from models.shipped import shipped_bases
 from storage.settings import BYTES_NAME, BankSettings, DataSettings, TrackingSettings
+from workers.arms import check_arm
+from workers.setting_checks import require
 from workers.settings import (
     FRESH_BASE,
+    TRAINED_BASE,
     TRIAL_GROUPS,
     BaseSettings,
     EvalSettings,
@@ -25,6 +29,19 @@ from workers.settings import (
     TrialConfig,
     TrialSettings,
 )
+
+if TYPE_CHECKING:
+    from sweeps.registry import NamedSweep
+
+PUBLISHED_BASES = {
+    **{("mamba1", size): f"state-spaces/mamba-{size}" for size in ("130m", "370m", "790m", "1.4b", "2.8b")},
+    **{("mamba2", size): f"state-spaces/mamba2-{size}" for size in ("130m", "370m", "780m", "1.3b", "2.7b")},
+}
+"""Published checkpoints by architecture and size: their names, and the folders below the current one that hold them."""
+
+
+SEARCH = "search"
+"""Name of the sweep whose trials are not listed but suggested, see `sweeps.search`."""
 
 
 class SettingError(ValueError):
@@ -39,6 +56,30 @@ class SweepSettings:
     """Values of the setting that the sweep varies; empty: the sweep's own list."""
     arms: tuple[str, ...] = ()
     """Arms to run, of those the sweep has; empty: all of them. The base and the control always run."""
+    sizes: tuple[str, ...] = ()
+    """Sizes of the model, in sweeps that compare several; empty: `model.size`."""
+    architectures: tuple[str, ...] = ()
+    """Architectures, in sweeps that compare several; empty: `model.architecture`."""
+    stage: str = ""
+    """`pretrain` or `posttrain`, in sweeps that have both; empty: the first that the sweep names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How a search samples and stops; only the sweep `search` has a use for them."""
+
+    contexts: tuple[int, ...] = ()
+    """Training windows that the space `full` chooses from, at equal tokens per step; empty: from half of
+    `trial.context` to four times."""
+    seed: int = 0
+    """Of the sampler. With one trial at a time the same seed suggests the same trials."""
+    reduction: int = 3
+    """At each rung of successive halving about one in so many trials goes on; 0: none is stopped early."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**63, "search.seed", self.seed, "a whole number from 0 to below 2^63")
+        require(self.reduction == 0 or self.reduction >= 2, "search.reduction", self.reduction, "0, or at least 2")
+        require(all(one >= 1 for one in self.contexts), "search.contexts", list(self.contexts), "numbers of at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +96,41 @@ class Settings:
     bank: BankSettings = field(default_factory=BankSettings)
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
     sweep: SweepSettings = field(default_factory=SweepSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
 
-    def trial_config(self, arm: str, *, seed: int, **intervention: Any) -> TrialConfig:
-        """The trial of one arm and seed, with the given intervention settings changed."""
-        groups = {name: getattr(self, name) for name in TRIAL_GROUPS}
-        groups["trial"] = dataclasses.replace(self.trial, seed=seed)
-        groups["intervention"] = dataclasses.replace(self.intervention, **intervention)
+    def trial_config(self, arm: str, *, seed: int, changes: Mapping[str, Any] | None = None) -> TrialConfig:
+        """The trial of one arm and seed, with the settings `group.name` of `changes` changed.
+
+        Where these change the model, the base follows, unless the user has named one.
+        """
+        values = {"trial.seed": seed, **(changes or {})}
+        by_group: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            group, name = key.split(".")
+            by_group.setdefault(group, {})[name] = value
+        groups = {name: dataclasses.replace(getattr(self, name), **by_group.get(name, {})) for name in TRIAL_GROUPS}
+        if groups["model"] != self.model and "base.checkpoint" not in values:
+            groups["base"] = dataclasses.replace(groups["base"], checkpoint=self._base_of(groups["model"]))
+        groups["base"] = _with_absolute_folder(groups["base"])
         return TrialConfig(arm=arm, **groups)
 
+    def _base_of(self, model: ModelSettings) -> str:
+        own = default_base(self.model.architecture, self.model.size)
+        return default_base(model.architecture, model.size) if self.base.checkpoint == own else self.base.checkpoint
 
-GROUPS: dict[str, type[Any]] = {**TRIAL_GROUPS, "tracking": TrackingSettings, "sweep": SweepSettings}
+
+GROUPS: dict[str, type[Any]] = {
+    **TRIAL_GROUPS,
+    "tracking": TrackingSettings,
+    "sweep": SweepSettings,
+    "search": SearchSettings,
+}
+
+
+def default_base(architecture: str, size: str) -> str:
+    """What a model starts from where nothing says it: the base shipped for it, the published one, or one to train."""
+    shipped = f"{size}-{architecture}"
+    return shipped if shipped in shipped_bases() else PUBLISHED_BASES.get((architecture, size), TRAINED_BASE)
 
 
 def known_settings() -> list[str]:
@@ -78,12 +144,12 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def build_settings(
-    preset: dict[str, Any], assignments: list[str], varies: str, fixed: tuple[str, ...] = ()
+    preset: Mapping[str, Any], assignments: list[str], varies: str, fixed: tuple[str, ...] = ()
 ) -> Settings:
     """Settings from a preset's values and the `--set` assignments, which win.
 
     `varies` is the setting that the sweep itself varies, `fixed` are those it gives its trials itself. Where nothing
-    says what to start from, it is the base that is shipped for the model. Paths become absolute. Raises SettingError.
+    says what to start from, it is the model's `default_base`. Paths become absolute. Raises SettingError.
     """
     values = dict(preset)
     for assignment in assignments:
@@ -100,7 +166,7 @@ def build_settings(
     try:
         model = ModelSettings(**groups["model"])
         if "checkpoint" not in groups["base"]:
-            groups["base"]["checkpoint"] = shipped_base(model.architecture, model.size)
+            groups["base"]["checkpoint"] = default_base(model.architecture, model.size)
         return _with_absolute_paths(Settings(**{name: GROUPS[name](**given) for name, given in groups.items()}))
     except SettingError:
         raise
@@ -108,16 +174,42 @@ def build_settings(
         raise SettingError(str(error)) from error
 
 
+def check_choices(sweep: "NamedSweep", settings: Settings) -> None:
+    """Raise SettingError for a choice in `sweep.*` that this sweep does not have, or that names a thing twice."""
+    values = {one.name: getattr(settings.sweep, one.name) for one in dataclasses.fields(SweepSettings)}
+    offered = {"values": bool(sweep.varies), "arms": bool(sweep.arms), "stage": bool(sweep.stages)}
+    offered |= {name: name in sweep.chooses for name in ("sizes", "architectures")}
+    if settings.search != SearchSettings() and sweep.name != SEARCH:
+        raise SettingError(f"search.* is set, but {sweep.name} is no search; leave it out")
+    for name, value in values.items():
+        if value and not offered[name]:
+            raise SettingError(f"sweep.{name} is set, but the sweep {sweep.name} has no choice of {name}; leave it out")
+        if isinstance(value, tuple) and len(set(value)) != len(value):
+            raise SettingError(f"sweep.{name} has a value twice: {', '.join(map(str, value))}; write each once")
+    for arm in settings.sweep.arms:
+        try:
+            check_arm(arm, sweep.arms)
+        except ValueError as error:
+            raise SettingError(f"sweep.arms: {error}") from error
+
+
 def _with_absolute_paths(settings: Settings) -> Settings:
     """The same settings with paths of files and of the base absolute: workers of a trial run in other folders."""
     data, base = settings.data, settings.base
     tokenizer = data.tokenizer if data.tokenizer == BYTES_NAME else _absolute(data.tokenizer)
     data = dataclasses.replace(data, files=tuple(map(_absolute_pattern, data.files)), tokenizer=tokenizer)
-    named = base.checkpoint == FRESH_BASE or base.checkpoint in shipped_bases()
-    # A name that is no folder stays as it was written, for the sentence that says so.
-    if not named and Path(base.checkpoint).expanduser().is_dir():
-        base = dataclasses.replace(base, checkpoint=_absolute(base.checkpoint))
+    # A published name stays a name here: the base of another size may have to take its place.
+    if base.checkpoint not in PUBLISHED_BASES.values():
+        base = _with_absolute_folder(base)
     return dataclasses.replace(settings, data=data, base=base)
+
+
+def _with_absolute_folder(base: BaseSettings) -> BaseSettings:
+    """The same base by its absolute path; a name that is no folder stays as it is, for the sentence that says so."""
+    named = base.checkpoint in (FRESH_BASE, TRAINED_BASE, *shipped_bases())
+    if named or not Path(base.checkpoint).expanduser().is_dir():
+        return base
+    return dataclasses.replace(base, checkpoint=_absolute(base.checkpoint))
 
 
 def _absolute(path: str) -> str:

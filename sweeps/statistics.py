@@ -128,6 +128,53 @@ def length_generalization(
     return "holds" if (rises + half <= 0).all() else "undecided"
 
 
+def horizon(curve: Curve, select: Curve | None = None, *, tolerance_percent: float = 0.0) -> int:
+    """The largest position up to which perplexity past t* stays at or below p*: a bin edge, the window's length at most.
+
+    p* and t* as in `length_generalization`: t* is the bin of lowest perplexity within the training context of `select`
+    (without it of the curve itself), p* what the curve has there. The horizon is the right edge of the last bin before
+    the first one past t* whose perplexity lies above p* (by more than `tolerance_percent`) or is not finite. It is
+    the right edge of t* itself when the very next bin lies above.
+    """
+    best = lowest_bin(select if select is not None else curve)
+    logs_K = np.asarray(curve.nll_sum.sum(axis=0) / curve.count.sum(axis=0), np.float64)
+    return int(_horizons(logs_K[None], curve.edges, best, tolerance_percent)[0])
+
+
+def horizon_interval(
+    curve: Curve,
+    select: Curve | None = None,
+    *,
+    tolerance_percent: float = 0.0,
+    resamples: int = 1_000,
+    seed: int = 0,
+) -> Interval:
+    """`horizon` with the ends of its bootstrap interval over documents, in positions; both are bin edges.
+
+    A resample takes the same documents for p* and for what is compared with it, so it is paired; t* stays.
+    """
+    estimate = horizon(curve, select, tolerance_percent=tolerance_percent)
+    nll_DK, count_DK = _by_document(curve, curve.nll_sum), _by_document(curve, curve.count)
+    if len(nll_DK) < 2:
+        return Interval(estimate)
+    logs_RK = _resampled_ratio(document_draws(len(nll_DK), resamples, seed), nll_DK, count_DK)
+    best = lowest_bin(select if select is not None else curve)
+    drawn_R = np.sort(_horizons(logs_RK, curve.edges, best, tolerance_percent))
+    outer = _levels(len(nll_DK))[0]
+    # Order statistics, as positions between two edges are no answer.
+    beyond = min(int(outer * resamples), (resamples - 1) // 2)
+    return Interval(estimate, int(drawn_R[beyond]), int(drawn_R[resamples - 1 - beyond]))
+
+
+def _horizons(logs_RK: Floats, edges: NDArray[np.int64], best: int, tolerance_percent: float) -> NDArray[np.int64]:
+    """(R,) the horizon of each row of log perplexities by bin."""
+    most_R1 = logs_RK[:, best : best + 1] + math.log1p(tolerance_percent / 100)
+    # Not `>`: what is not a number is above as well.
+    above_RK = ~(logs_RK[:, best + 1 :] <= most_R1) | ~np.isfinite(logs_RK[:, best + 1 :])
+    stays_R = np.where(above_RK.any(axis=1), above_RK.argmax(axis=1), above_RK.shape[1])
+    return np.asarray(edges[best + 1 + stays_R], np.int64)
+
+
 def lowest_bin(curve: Curve) -> int:
     """Index of the bin of lowest perplexity among those that end within the training context (t*)."""
     inside = int(np.searchsorted(curve.edges, curve.train_length, side="right")) - 1
@@ -148,7 +195,8 @@ def require_same_windows(curve_a: Curve, curve_b: Curve) -> None:
     """Raise ValueError unless both curves were measured on the same windows in the same order."""
     same_documents = np.array_equal(np.asarray(curve_a.document_ids), np.asarray(curve_b.document_ids))
     same_starts = np.array_equal(np.asarray(curve_a.starts), np.asarray(curve_b.starts))
-    if not (same_documents and same_starts and np.array_equal(curve_a.edges, curve_b.edges)):
+    # Edges may differ: each curve has its training length among them.
+    if not (same_documents and same_starts and curve_a.length == curve_b.length):
         raise ValueError("the two curves come from different windows, so they cannot be compared in pairs")
 
 
@@ -157,6 +205,8 @@ def pool(curves: Sequence[Curve]) -> Curve:
     first = curves[0]
     for other in curves[1:]:
         require_same_windows(first, other)
+        if not np.array_equal(first.edges, other.edges):
+            raise ValueError("the curves of several seeds have different bins, so they cannot be added up")
     return replace(
         first,
         nll_sum=np.sum([curve.nll_sum for curve in curves], axis=0),

@@ -6,6 +6,8 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
 
 from sweeps.folder import SweepFolder
 from sweeps.plan import PlannedTrial
@@ -94,13 +96,31 @@ def run_trials(
     gpus = int(uses_gpus(trials, session))
     concurrency = trials_at_once(trials, session)
     events = SweepEvents(trials, folder, recorder, progress)
-    jobs = [_job(trial, folder, gpus).as_dict() for trial in trials]
+    jobs = [job_of(trial, folder, gpus).as_dict() for trial in trials]
+    fit(folder, events, concurrency, param_space={"job": tune.grid_search(jobs)})
+    return events.failures
+
+
+def fit(
+    folder: SweepFolder,
+    events: SweepEvents,
+    concurrency: int,
+    *,
+    param_space: dict[str, Any] | None = None,
+    search_alg: Searcher | None = None,
+    scheduler: TrialScheduler | None = None,
+    num_samples: int = 1,
+) -> None:
+    """Run trials to their end: those of the `param_space`, or up to `num_samples` that `search_alg` suggests."""
     scratch = folder.root / "tune"
     shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
         tune.with_resources(run_trial, trial_resources),
-        param_space={"job": tune.grid_search(jobs)},
+        param_space=param_space,
         tune_config=tune.TuneConfig(
+            search_alg=search_alg,
+            scheduler=scheduler,
+            num_samples=num_samples,
             max_concurrent_trials=concurrency,
             trial_name_creator=trial_name,
             trial_dirname_creator=trial_name,
@@ -115,7 +135,6 @@ def run_trials(
     )
     tuner.fit()
     shutil.rmtree(scratch, ignore_errors=True)
-    return events.failures
 
 
 def uses_gpus(trials: Sequence[PlannedTrial], session: RaySession) -> bool:
@@ -147,9 +166,10 @@ def trials_at_once(trials: Sequence[PlannedTrial], session: RaySession) -> int:
     return min(session.cpus // cpus, session.gpus // gpus if gpus else session.cpus)
 
 
-def _job(trial: PlannedTrial, folder: SweepFolder, gpus_per_worker: int) -> TrialJob:
+def job_of(trial: PlannedTrial, folder: SweepFolder, gpus_per_worker: int) -> TrialJob:
+    """What the trial's process is told."""
     return TrialJob(
-        config=trial.config.to_dict(),
+        config=folder.config(trial).to_dict(),
         name=trial.name,
         identity=trial.identity,
         folder=str(folder.trial(trial)),

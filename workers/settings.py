@@ -9,14 +9,17 @@ from typing import Any
 from models.settings import ModelSettings
 from storage.settings import BankSettings, DataSettings
 from workers.arms import ARMS, Arm, check_arm, parts_of
+from workers.evaluations.diagnostics import DIAGNOSTICS
 from workers.intervention_settings import InterventionSettings
-from workers.setting_checks import is_number, require
+from workers.setting_checks import is_number, require, require_some_of
 
 RECIPE_VERSION = 2
 """Raised whenever the code changes in a way that changes a trial's numbers, so that old results are not continued."""
 
 FRESH_BASE = "fresh"
 """The `base.checkpoint` of a model that starts from its initialisation instead of a checkpoint."""
+TRAINED_BASE = "trained"
+"""The `base.checkpoint` that stands for the model of another trial of the same sweep, which trains it first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +27,32 @@ class BaseSettings:
     """The checkpoint a trial starts from."""
 
     checkpoint: str = "demo-mamba2"
-    """A shipped base (`models/bases/`), a folder with config.json and weights, or `fresh` for a new initialisation.
-    A sweep's own default is the shipped base of its architecture and size."""
+    """A shipped base (`models/bases/`), a folder with config.json and weights, `fresh` for a new initialisation, or
+    `trained`: the sweep trains it once, and its trials start from it. A sweep's own default is the base that is shipped
+    or published for its architecture and size, else `trained`."""
     seed: int = 0
-    """Seed of a `fresh` initialisation. Different from `trial.seed`, which keys data, noise and resets."""
+    """Seed of a `fresh` or `trained` initialisation. Different from `trial.seed`, which keys data, noise and resets."""
+    steps: int = 330
+    """Steps of a base that the sweep trains; with its rows and a context of 64, a million tokens."""
+    rows: int = 48
+    """Sequences in a step of its training."""
+    peak_lr: float = 3e-3
+    """Highest learning rate of its training; post-training uses a tenth, as the paper does."""
+    min_lr: float = 1.5e-4
+    """Learning rate at its last step."""
+    step: int = 0
+    """Start from the model after so many of its steps, one of those that its training keeps; 0: after the last."""
 
     def __post_init__(self) -> None:
         require(bool(self.checkpoint), "base.checkpoint", self.checkpoint, "a folder, a shipped name or 'fresh'")
         require(0 <= self.seed < 2**63, "base.seed", self.seed, "a whole number from 0 to below 2^63")
+        for name in ("steps", "rows"):
+            require(getattr(self, name) >= 1, f"base.{name}", getattr(self, name), "a whole number of at least 1")
+        for name in ("peak_lr", "min_lr"):
+            value = getattr(self, name)
+            require(is_number(value) and value >= 0, f"base.{name}", value, "a number of at least 0")
+        require(self.min_lr <= self.peak_lr, "base.min_lr", self.min_lr, f"at most base.peak_lr, which is {self.peak_lr}")
+        require(0 <= self.step <= self.steps, "base.step", self.step, f"0, or at most base.steps, which is {self.steps}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +81,8 @@ class TrialSettings:
     """DeepSpeed ZeRO stage, 0 to 3."""
     checkpoint_every: int = 50
     """Steps between checkpoints; 0: none."""
+    keep_models: tuple[int, ...] = ()
+    """Steps after which the model is kept beside the trial's last one, for trials that start from it."""
     max_skipped: int = 5
     """Steps in a row that may be skipped because loss, gradient or state is not finite; one more fails the trial."""
 
@@ -68,14 +91,23 @@ class TrialSettings:
             require(getattr(self, name) >= least, f"trial.{name}", getattr(self, name), "a whole number of at least 1")
         for name in ("micro_rows", "seed", "checkpoint_every", "max_skipped"):
             require(getattr(self, name) >= 0, f"trial.{name}", getattr(self, name), "a whole number of at least 0")
+        require(
+            all(1 <= step <= self.steps for step in self.keep_models),
+            "trial.keep_models",
+            list(self.keep_models),
+            f"steps from 1 to trial.steps, which is {self.steps}",
+        )
         require(self.device in ("auto", "cpu", "cuda"), "trial.device", self.device, "'auto', 'cpu' or 'cuda'")
         require(self.precision in ("fp32", "bf16"), "trial.precision", self.precision, "'fp32' or 'bf16'")
         require(self.zero_stage in (0, 1, 2, 3), "trial.zero_stage", self.zero_stage, "0, 1, 2 or 3")
 
 
+SCHEDULES = ("cosine", "constant", "wsd")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW with linear warm-up and a cosine. Post-training uses a tenth of the base's peak rate, as the paper does."""
+    """AdamW with linear warm-up and a schedule. Post-training uses a tenth of the base's peak rate, as the paper does."""
 
     peak_lr: float = 3e-4
     """Highest learning rate, reached at the end of the warm-up."""
@@ -92,7 +124,10 @@ class OptimizerSettings:
     beta2: float = 0.95
     """AdamW's second moment decay (paper: 0.95)."""
     schedule: str = "cosine"
-    """`cosine` from the peak to `min_lr`, or `constant` after the warm-up."""
+    """After the warm-up: `cosine` from the peak to `min_lr`; `constant`; or `wsd`, constant with a short linear decay to
+    `min_lr` at the end. Under `wsd` a trial that is stopped early was at full rate, like those that go on."""
+    decay_share: float = 0.2
+    """Share of the steps spent on the decay of `wsd`; other schedules do not use it."""
 
     def __post_init__(self) -> None:
         for name in ("peak_lr", "min_lr", "weight_decay", "clip"):
@@ -105,10 +140,16 @@ class OptimizerSettings:
             self.min_lr,
             f"at most optimizer.peak_lr, which is {self.peak_lr}",
         )
-        for name in ("warmup_share", "beta1", "beta2"):
+        for name in ("warmup_share", "beta1", "beta2", "decay_share"):
             value = getattr(self, name)
             require(is_number(value) and 0 <= value < 1, f"optimizer.{name}", value, "a number from 0 to below 1")
-        require(self.schedule in ("cosine", "constant"), "optimizer.schedule", self.schedule, "'cosine' or 'constant'")
+        require(self.schedule in SCHEDULES, "optimizer.schedule", self.schedule, " or ".join(map(repr, SCHEDULES)))
+        require(
+            self.schedule != "wsd" or self.warmup_share + self.decay_share <= 1,
+            "optimizer.decay_share",
+            self.decay_share,
+            f"at most what optimizer.warmup_share leaves, which is {1 - self.warmup_share:g}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +168,21 @@ class EvalSettings:
     """Tokens of one forward pass; the state is carried from chunk to chunk. Memory grows with it, results do not."""
     every: int = 0
     """Steps between evaluations on the select split during training; 0: only at the end."""
+    diagnostics: tuple[str, ...] = tuple(DIAGNOSTICS)
+    """Diagnostics beside the curves, see `docs/evaluations/`; empty: none."""
+    diagnostic_windows: int = 2
+    """Windows of the report split that the diagnostics read, its first ones; 0: no diagnostics."""
+    diagnostic_length: int = 0
+    """Positions that the diagnostics read of a window, its first ones; 0: all."""
+    remembrance_factor: int = 4
+    """Length T of the texts of `effective_remembrance` in `trial.context` (paper: 4)."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "windows", "select_windows", "chunk"):
+        for name in ("length", "windows", "select_windows", "chunk", "remembrance_factor"):
             require(getattr(self, name) >= 1, f"eval.{name}", getattr(self, name), "a whole number of at least 1")
-        for name in ("apart_windows", "every"):
+        for name in ("apart_windows", "every", "diagnostic_windows", "diagnostic_length"):
             require(getattr(self, name) >= 0, f"eval.{name}", getattr(self, name), "a whole number of at least 0")
+        require_some_of("eval.diagnostics", self.diagnostics, tuple(DIAGNOSTICS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +290,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 NOT_IN_IDENTITY = {
     "data": ("files", "tokenizer"),
-    "base": ("checkpoint",),
+    "base": ("checkpoint", "steps", "rows", "peak_lr", "min_lr"),
     "trial": ("workers", "threads", "device", "micro_rows", "zero_stage", "checkpoint_every", "max_skipped"),
     "eval": ("chunk", "every"),
     "bank": ("shards", "mode"),
@@ -262,5 +312,7 @@ def trial_identity(config: TrialConfig, base_hash: str, data_hash: str) -> str:
     values["intervention"] = {name: value for name, value in values["intervention"].items() if name in used}
     if config.base.checkpoint != FRESH_BASE:
         del values["base"]["seed"]
+    if config.optimizer.schedule != "wsd":
+        del values["optimizer"]["decay_share"]
     values |= {"recipe": RECIPE_VERSION, "base_hash": base_hash, "data_hash": data_hash}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

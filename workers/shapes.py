@@ -2,13 +2,13 @@
 
 from models.architecture import ModelDims
 from models.registry import dims
-from storage.tokens import tokenizer_named
+from storage.tokens import vocabulary_named
 from workers.settings import TrialConfig
 
 
 def vocab_size(config: TrialConfig) -> int:
     """Entries of the tokenizer in use."""
-    return tokenizer_named(config.data.tokenizer).vocabulary
+    return vocabulary_named(config.data.tokenizer)
 
 
 def model_dims(config: TrialConfig) -> ModelDims:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.interface import State
+from storage.curves import Curve
 from workers.background import BackgroundIntervention, MicroBatch
 from workers.context import TrialContext
 from workers.engine import set_learning_rate
@@ -162,6 +163,16 @@ class TrainingLoop:
             "of": self.config.trial.steps,
             "history": [entry for entry in self.history if entry["step"] > first],
         }
+
+    def evaluated(self, step: int, curve: Curve) -> dict[str, Any]:
+        """What is reported after an evaluation on the select split: all of the history, and `select`, the curve's bins.
+
+        Each bin is its right edge, its NLL sum in nats and its tokens, windows added up. A search may stop the trial
+        here, so that this report is the last that is heard of it.
+        """
+        sums = (curve.edges[1:], curve.nll_sum.sum(axis=0), curve.count.sum(axis=0))
+        bins = [list(one) for one in zip(*(column.tolist() for column in sums), strict=True)]
+        return {**self.progress(step), "history": list(self.history), "step": step, "select": bins}
 
     def is_report_due(self, step: int) -> bool:
         """Whether `step` finished steps are to be reported."""

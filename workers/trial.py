@@ -15,7 +15,9 @@ from models.registry import build_model
 from models.shipped import checkpoint_folder
 from storage.bank.contract import StateBank
 from storage.curve_files import write_curve
+from storage.curves import Curve
 from storage.files import write_json
+from storage.measurements import write_measurements
 from storage.token_cache import TokenCache, open_token_cache
 from workers.arms import ARMS
 from workers.assembly import assemble_intervention, bank_record, open_bank
@@ -23,7 +25,9 @@ from workers.bank_plan import state_parts
 from workers.checkpointing import checkpoint_root, resume_trial, save_trial
 from workers.context import TrialContext
 from workers.engine import build_engine, plain_weights
+from workers.evaluations.diagnostics import run_diagnostics
 from workers.evaluations.perplexity import evaluate_splits
+from workers.evaluations.trained_states import TrainedOn, trained_on
 from workers.evaluations.windows import evaluation_splits
 from workers.memory import keep_freed_memory
 from workers.settings import FRESH_BASE, TrialConfig
@@ -31,7 +35,7 @@ from workers.shapes import model_dims, vocab_size
 from workers.state_vector import StateVector
 from workers.training import TrainingLoop
 from workers.training_windows import training_order
-from workers.trial_files import HISTORY, MODEL, RESULT
+from workers.trial_files import HISTORY, MODEL, RESULT, kept_model
 
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
@@ -52,6 +56,16 @@ class Training:
     intervention: dict[str, Any] | None = None
     """What the intervention knows at the end, such as fitted means and variances."""
     bank: dict[str, Any] | None = None
+    trained_on: TrainedOn | None = None
+    """States that training started from or passed through, for `coverage`."""
+    diagnostics: float = 0.0
+    """Seconds that those states took."""
+
+    def take_states(self, *where_from: Any) -> None:
+        """Keep what `trained_on` finds, and how long it took."""
+        started = time.perf_counter()
+        self.trained_on = trained_on(*where_from)
+        self.diagnostics = time.perf_counter() - started
 
 
 def load_base(config: TrialConfig, device: torch.device) -> RecurrentLanguageModel:
@@ -76,13 +90,19 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
         model, training = _post_train(config, context, cache, model)
     # Every arm is measured in the precision that trained arms have, the untouched base too.
     model = model.to(DTYPES[config.trial.precision])
+    if not ARMS[config.arm].trains:
+        training.take_states(config, context, model, training_order(config, cache), None)
     trained = time.perf_counter()
-    curves = evaluate_splits(model, evaluation_splits(config, cache), config, context)
+    splits = evaluation_splits(config, cache)
+    curves = evaluate_splits(model, splits, config, context)
+    evaluated = time.perf_counter()
+    diagnostics, left_out = run_diagnostics(model, splits["report"], config, context, training.trained_on)
     seconds = {
         "loading": loaded - started,
-        "training": training.before + trained - loaded - training.checkpoints,
+        "training": training.before + trained - loaded - training.checkpoints - training.diagnostics,
         "checkpoints": training.checkpoints,
-        "evaluation": time.perf_counter() - trained,
+        "evaluation": evaluated - trained,
+        "diagnostics": time.perf_counter() - evaluated + training.diagnostics,
     }
     result = {
         "arm": config.arm,
@@ -90,6 +110,8 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
         "config": config.to_dict(),
         "seconds": seconds,
         "curves": {split: f"{split}.parquet" for split in curves},
+        "diagnostics": {table.name: f"{table.name}.parquet" for table in diagnostics},
+        "diagnostics_left_out": left_out,
         "scan": config.model.scan,
         "device": str(context.device),
         "workers": dist.get_world_size(),
@@ -100,10 +122,11 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
     if context.is_first:
         for split, curve in curves.items():
             write_curve(context.folder / f"{split}.parquet", curve)
+        for table in diagnostics:
+            write_measurements(context.folder / f"{table.name}.parquet", table)
         write_json(context.folder / HISTORY, training.history)
         if ARMS[config.arm].trains:
-            made_by = {"arm": config.arm, "steps": config.trial.steps, "identity": context.identity}
-            save_checkpoint(model, model_dims(config), context.folder / MODEL, notes={"made_by": made_by})
+            _save_model(model, MODEL, config.trial.steps, config, context)
         write_json(context.folder / RESULT, result)
         shutil.rmtree(checkpoint_root(context), ignore_errors=True)
     return result
@@ -118,13 +141,30 @@ def _plain_model(config: TrialConfig, context: TrialContext, engine: "DeepSpeedE
     return model.to(device=context.device, dtype=DTYPES[config.trial.precision])
 
 
-def _select_perplexity(
+def _save_model(
+    model: RecurrentLanguageModel, name: str, steps: int, config: TrialConfig, context: TrialContext
+) -> None:
+    """Write the model after so many steps into the trial's folder, with a note of what made it."""
+    if context.is_first:
+        made_by = {"arm": config.arm, "steps": steps, "identity": context.identity}
+        save_checkpoint(model, model_dims(config), context.folder / name, notes={"made_by": made_by})
+
+
+def _select_curve(
     model: RecurrentLanguageModel, config: TrialConfig, context: TrialContext, cache: TokenCache
-) -> dict[str, float]:
-    """PPL@train and, where the windows reach that far, PPL@8K on the select split, as entries of the history."""
+) -> Curve:
+    """The curve of the model as it stands on the select split, whole on every worker."""
     windows = evaluation_splits(config, cache)["select"]
-    table = evaluate_splits(model, {"select": windows}, config, context)["select"].table()
-    return {f"select_{name}": value for name in ("ppl_train", "ppl_8k") if (value := table[name]) is not None}
+    return evaluate_splits(model, {"select": windows}, config, context)["select"]
+
+
+def _select_entries(curve: Curve) -> dict[str, float]:
+    """Entries of the history: PPL@train, PPL@8K and the mean NLL past the training length, as far as windows reach."""
+    entries = {name: curve.table()[name] for name in ("ppl_train", "ppl_8k")}
+    if curve.length > curve.train_length:
+        nll_W, count_W = curve.window_range_nll(curve.train_length, curve.length)
+        entries["far_nll"] = float(nll_W.sum() / count_W.sum())
+    return {f"select_{name}": value for name, value in entries.items() if value is not None}
 
 
 def _post_train(
@@ -151,16 +191,23 @@ def _post_train(
         loop.background.settle()
         training.intervention = intervention.state_dict()
         training.bank = bank_record(config, context, loop, bank)
-        return _plain_model(config, context, loop.engine), training
+        model = _plain_model(config, context, loop.engine)
+        # The last that the intervention is asked for: what it and the bank hold has been recorded.
+        training.take_states(config, context, model, batches, intervention)
+        return model, training
 
 
 def _after_step(done: int, loop: TrainingLoop, bank: StateBank | None, cache: TokenCache, training: "Training") -> None:
     """Evaluation on the select split, report and checkpoint, each where it is due after `done` steps."""
     config, context = loop.config, loop.context
     if config.eval.every and done % config.eval.every == 0:
-        loop.history[-1] |= _select_perplexity(_plain_model(config, context, loop.engine), config, context, cache)
-    if loop.is_report_due(done):
+        curve = _select_curve(_plain_model(config, context, loop.engine), config, context, cache)
+        loop.history[-1] |= _select_entries(curve)
+        context.report(loop.evaluated(done, curve))
+    elif loop.is_report_due(done):
         context.report(loop.progress(done))
+    if done in config.trial.keep_models:
+        _save_model(_plain_model(config, context, loop.engine), kept_model(done), done, config, context)
     if config.trial.checkpoint_every and done % config.trial.checkpoint_every == 0:
         started = time.perf_counter()
         save_trial(done, loop, bank, context)

@@ -88,18 +88,20 @@ def _published(d_model: int, n_layer: int) -> Mamba2Dims:
     return Mamba2Dims(d_model=d_model, n_layer=n_layer, vocab_size=PILE)
 
 
+def _demo(d_model: int) -> Mamba2Dims:
+    """Slow decays, so that memory outlasts a training window of 64 bytes and small models fail past it too."""
+    return Mamba2Dims(
+        d_model=d_model, n_layer=2, d_state=64, headdim=16, vocab_size=BYTES, a_init_range=(0.02, 0.5)
+    )
+
+
 SIZES = {
     # For tests: every dimension small, uneven and unlike the others.
     "tiny": Mamba2Dims(d_model=16, n_layer=2, vocab_size=19, d_state=8, headdim=4, chunk=16, a_init_range=(0.02, 4.0)),
-    "demo": Mamba2Dims(
-        d_model=128,
-        n_layer=2,
-        d_state=64,
-        headdim=16,
-        vocab_size=BYTES,
-        # Slow decays, so that memory outlasts a training window of 64 bytes and small models fail past it too.
-        a_init_range=(0.02, 0.5),
-    ),
+    "demo": _demo(128),
+    # Half and one and a half times as wide, for the sweep model_size.
+    "demo-64": _demo(64),
+    "demo-192": _demo(192),
     # The two sizes that the paper trained from scratch: it gives only their parameter counts, the dimensions
     # are our guess, the nearest to those counts with published widths.
     "45m": _published(512, 12),

@@ -13,8 +13,8 @@ from matplotlib.image import imread
 
 from docs.take_screenshot import mlflow_ui
 from storage.tracking import Tracker
-from sweeps.figure_lines import styles
-from sweeps.tables import ArmResult
+from sweeps.report.figure_lines import styles
+from sweeps.report.results import ArmResult
 from tests.curve_makers import make_curve
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def results() -> list[ArmResult]:
 def make_store(uri: str) -> None:
     """Two sweeps of one name; the screenshot is of the later one."""
     tracker = Tracker(uri)
-    colors = {label: style.color for label, style in styles(results()).items()}
+    colors = {label: style.color for (_, label), style in styles(results()).items()}
     for sweep_id, arms in (("earlier", results()[:1]), ("later", results())):
         parent = tracker.open_sweep("noise_scale", sweep_id)
         for found in arms:
@@ -63,7 +63,7 @@ def test_the_page_draws_as_many_lines_as_there_are_trials(tmp_path: Path) -> Non
     assert done.stdout == "3 lines drawn, shot.png\n"
     picture = imread(tmp_path / "shot.png")
     assert picture.shape[1] == 1600
-    for label, style in styles(results()).items():
+    for (_, label), style in styles(results()).items():
         wanted = [int(style.color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         near = np.abs(picture[..., :3] - wanted).max(axis=-1) < 0.02
         assert near.sum() > 300, f"{label} is not seen"

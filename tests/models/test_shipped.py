@@ -10,7 +10,7 @@ from models.content import check_checkpoint, read_header, weights_file
 from models.errors import ModelError
 from models.registry import ARCHITECTURES, build_model, dims
 from models.settings import ModelSettings
-from models.shipped import BASES, checkpoint_folder, shipped_base, shipped_bases
+from models.shipped import BASES, checkpoint_folder, shipped_bases
 from sweeps.ship_base import MOST_BYTES
 
 ARCHITECTURES_SHIPPED = ("gla", "mamba1", "mamba2", "rwkv6")
@@ -29,7 +29,7 @@ def test_every_architecture_has_a_base_of_the_demo_size() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES_SHIPPED)
 def test_it_is_found_by_name_and_fits_the_demo_size(architecture: str) -> None:
-    folder = checkpoint_folder(shipped_base(architecture, "demo"))
+    folder = checkpoint_folder(f"demo-{architecture}")
     check_checkpoint(folder, dims(architecture, "demo"))
     assert weights_file(folder).stat().st_size <= MOST_BYTES
 

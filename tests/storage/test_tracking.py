@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 
 from storage.curve_files import read_curve
 from storage.errors import StorageError
+from storage.measurements import Measurements, read_measurements
 from storage.tracking import TrackedRun, Tracker, TrackingError
 from tests.curve_makers import make_curve
 
@@ -170,7 +171,7 @@ def test_the_same_curve_again_changes_nothing_and_another_is_refused(
     tracker.log_curve(trial, curve)
     assert steps(client, trial, "ppl_by_position") == curve.edges[1:].tolist()
     assert steps(client, trial, "ppl_8k") == [0]
-    with pytest.raises(TrackingError, match="already holds another curve; start anew with --fresh"):
+    with pytest.raises(TrackingError, match="already holds other values of ppl_by_position; start anew with --fresh"):
         tracker.log_curve(trial, make_curve(2.0))
 
 
@@ -275,3 +276,46 @@ def test_runs_deleted_by_the_user_are_made_anew(tracker: Tracker, parent: Tracke
     first = open_trial(tracker, parent)
     client.delete_run(first.run_id)
     assert open_trial(tracker, parent).run_id != first.run_id
+
+
+def measured(*positions: int, **changes: Any) -> Measurements:
+    columns = {
+        "position": np.array(positions, np.int64),
+        "excess_nll": np.linspace(0.25, 1.0, len(positions)),
+        "count": np.ones(len(positions), np.int64),
+    }
+    return dataclasses.replace(Measurements("excess_nll", columns, {"far_excess": 0.5}, {"windows": 2}), **changes)
+
+
+def test_a_diagnostic_is_a_curve_per_column_beside_its_summary_and_file(
+    tracker: Tracker, trial: TrackedRun, client: MlflowClient, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        tracker.log_measurements(trial, measured(128, 256, 512, 1024))
+    history = client.get_metric_history(trial.run_id, "excess_nll/excess_nll")
+    assert {metric.step: metric.value for metric in history} == {128: 0.25, 256: 0.5, 512: 0.75, 1024: 1.0}
+    assert len(history) == 4
+    assert client.get_run(trial.run_id).data.metrics == {"excess_nll/excess_nll": 1.0, "excess_nll/far_excess": 0.5}
+    kept = client.download_artifacts(trial.run_id, "diagnostics/excess_nll.parquet", str(tmp_path))
+    assert read_measurements(kept).equals(measured(128, 256, 512, 1024))
+    with pytest.raises(TrackingError, match="other values of excess_nll/far_excess; start anew with --fresh"):
+        tracker.log_measurements(trial, measured(128, 256, 512, 1024, summary={"far_excess": 0.6}))
+
+
+def test_a_table_with_positions_that_repeat_is_no_curve(
+    tracker: Tracker, trial: TrackedRun, client: MlflowClient
+) -> None:
+    tracker.log_measurements(trial, measured(128, 256, 128, 256, name="by_window", summary={}))
+    assert client.get_run(trial.run_id).data.metrics == {}
+    assert [file.path for file in client.list_artifacts(trial.run_id, "diagnostics")] == [
+        "diagnostics/by_window.parquet"
+    ]
+
+
+def test_no_value_of_a_diagnostic_is_infinite(tracker: Tracker, trial: TrackedRun, client: MlflowClient) -> None:
+    columns = {"position": np.array([16, 32, 64], np.int64), "std": np.array([0.5, np.inf, np.nan])}
+    tracker.log_measurements(trial, measured(columns=columns, summary={"growth": np.inf}))
+    assert steps(client, trial, "excess_nll/std") == [16]
+    data = client.get_run(trial.run_id).data
+    assert data.metrics == {"excess_nll/std": 0.5}
+    assert data.tags["excess_nll.nonfinite"] == "3" and data.tags["status.nonfinite"] == "true"

@@ -1,10 +1,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage.curve_files import read_curve, write_curve
 from storage.curves import Curve
+from storage.measurements import Measurements, write_measurements
 from sweeps.folder import SweepFolder, choose_folder
 from sweeps.plan import SweepPlan, make_plan
 from sweeps.settings import SettingError
@@ -118,6 +120,24 @@ def test_a_whole_result_is_read_once_and_again_when_a_file_changes(
         (place / "history.json").write_text("[ ]")
         assert folder.result(trial) is not None and len(reads) == 2
         (place / "report.parquet").unlink()
+        assert folder.result(trial) is None
+
+
+def test_diagnostics_belong_to_a_whole_result(tmp_path: Path) -> None:
+    table = Measurements("excess_nll", {"position": np.array([128, 256], np.int64)}, {"far_excess": 0.5}, {})
+    with SweepFolder(tmp_path / "out", plan()) as folder:
+        trial, place = folder.plan.trials[1], finish(folder, 1)
+        finished = folder.result(trial)
+        assert finished is not None and folder.measurements(trial, finished) == {}
+        (place / "result.json").write_text(
+            json.dumps({**finished, "diagnostics": {"excess_nll": "excess_nll.parquet"}})
+        )
+        assert folder.result(trial) is None, "a diagnostic that is missing counts as not measured"
+        write_measurements(place / "excess_nll.parquet", table)
+        finished = folder.result(trial)
+        assert finished is not None and folder.measurements(trial, finished)["excess_nll"].equals(table)
+        whole = (place / "excess_nll.parquet").read_bytes()
+        (place / "excess_nll.parquet").write_bytes(whole[: len(whole) // 2])
         assert folder.result(trial) is None
 
 

@@ -57,8 +57,8 @@ def test_every_arm_sees_as_many_tokens() -> None:
     ("assignment", "sentence"),
     [
         ("sweep.arms=tbt", "sweep.arms: there is no arm 'tbt'; did you mean 'tbtt'"),
-        ("sweep.arms=tbtt,tbtt", "an arm twice"),
-        ("sweep.values=0.1", "varies no value"),
+        ("sweep.arms=tbtt,tbtt", "sweep.arms has a value twice: tbtt, tbtt"),
+        ("sweep.values=0.1", "has no choice of values; leave it out"),
         ("intervention.scope=all", "gives its trials itself; leave it out"),
         ("intervention.factor=5", "trial.rows is 24; write a multiple of intervention.factor, which is 5"),
         ("intervention.mixture=zero,tbtt", "intervention.mixture"),

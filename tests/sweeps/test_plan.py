@@ -6,11 +6,10 @@ import pytest
 from models.checkpoints import save_checkpoint
 from models.mamba2.dims import SIZES
 from models.mamba2.model import Mamba2LanguageModel
-from sweeps.plan import SweepPlan, arm_name, make_plan
+from sweeps.paper_preset import TOKENIZER
+from sweeps.plan import SweepPlan, make_plan
 from sweeps.settings import SettingError
 from tests.tokenizer_makers import VOCABULARY, added_token, changed, make_tokenizer
-from workers.intervention_settings import InterventionSettings
-from workers.settings import TrialConfig
 
 SMALL = ["base.checkpoint=fresh", "sweep.values=0.01,0.1"]
 
@@ -49,25 +48,6 @@ def test_only_state_passing_sends_states_to_the_bank() -> None:
     assert set(banks.values()) == {None}
 
 
-@pytest.mark.parametrize(
-    ("arm", "varies", "label", "value"),
-    [
-        ("state_passing", "", "state_passing", None),
-        ("state_passing", "intervention.reset_probability", "state_passing 0.3", 0.3),
-        ("mixture", "intervention.reset_probability", "mixture zero+state_passing 0.3", 0.3),
-        ("zero", "intervention.reset_probability", "zero", None),
-        ("random_noise", "", "random_noise 0.05", None),
-        ("random_noise", "intervention.sigma", "random_noise 0.05", 0.05),
-        ("longer_context", "intervention.sigma", "longer_context 4", None),
-        ("correlated_noise", "", "correlated_noise head", None),
-    ],
-)
-def test_a_name_holds_each_value_once(arm: str, varies: str, label: str, value: float | None) -> None:
-    settings = InterventionSettings(sigma=0.05, reset_probability=0.3)
-    found = arm_name(TrialConfig(arm=arm, intervention=settings), varies)
-    assert (found.label, found.arm, found.value) == (label, arm, value)
-
-
 def test_threads_limit_how_many_trials_run_at_once() -> None:
     plan = make_plan("noise_scale", "demo", [*SMALL, "trial.threads=2"], 1)
     assert plan.concurrency(cpus=4) == 2 and plan.concurrency(cpus=2) == 1
@@ -89,7 +69,13 @@ def test_gpus_limit_them_too_unless_the_trials_run_on_cpus() -> None:
         ("noise_scale", ["sweep.values=nan"], "intervention.sigma is nan"),
         ("noise_scale", ["data.files=/no/such/file.txt"], "/no/such/file.txt"),
         ("noise_scale", ["base.checkpoint=/no/such/folder"], "/no/such/folder"),
-        ("demo_base", ["sweep.values=1"], "varies no value"),
+        ("demo_base", ["sweep.values=1"], "sweep.values is set, but the sweep demo_base has no choice of values"),
+        ("steps", ["sweep.values=1.5"], "sweep.values holds 1.5, but trial.steps is a whole number"),
+        ("steps", ["sweep.stage=pretrain"], "the sweep steps has no stage 'pretrain'; it has no stages"),
+        ("warmup", ["sweep.stage=later"], "has no stage 'later'; it has pretrain, posttrain"),
+        ("beta", ["sweep.sizes=demo"], "sweep.sizes is set, but the sweep beta has no choice of sizes"),
+        ("context_length", ["sweep.values=100"], "a step of 3072 tokens .* is no whole number of such windows"),
+        ("training_tokens", ["base.checkpoint=demo-mamba2"], "write base.checkpoint=trained"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(name: str, assignments: list[str], sentence: str) -> None:
@@ -110,57 +96,53 @@ def save_small_base(folder: Path, vocabulary: int) -> None:
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with small files under the names that the preset `paper` expects."""
-    save_small_base(tmp_path / "mamba2-130m", VOCABULARY)
-    make_tokenizer(tmp_path / "tokenizer.json")
+    save_small_base(tmp_path / "state-spaces" / "mamba2-130m", VOCABULARY)
+    (tmp_path / TOKENIZER).parent.mkdir(parents=True)
+    make_tokenizer(tmp_path / TOKENIZER)
     (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "speech {number}"}}\n' for number in range(30)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
+PUBLISHED = "base.checkpoint=state-spaces/mamba2-130m"
+
+
 def paper(*assignments: str) -> SweepPlan:
-    return make_plan("noise_scale", "paper", ["model.size=demo", "data.files=texts.jsonl", *assignments], 1)
+    return make_plan("noise_scale", "paper", ["model.size=demo", PUBLISHED, "data.files=texts.jsonl", *assignments], 1)
 
 
 def test_paper_preset_takes_base_and_tokenizer_from_the_current_folder(published: Path) -> None:
     plan = paper()
     config = plan.trials[0].config
-    assert config.base.checkpoint == str(published / "mamba2-130m")
-    assert config.data.tokenizer == str(published / "tokenizer.json")
+    assert config.base.checkpoint == str(published / "state-spaces" / "mamba2-130m")
+    assert config.data.tokenizer == str(published / TOKENIZER)
     assert config.data.packing == "eos" and config.trial.context == 2048
     assert {trial.dims.vocab_size for trial in plan.trials} == {VOCABULARY}
 
 
 def test_identity_follows_the_content_of_the_tokenizer_and_not_its_place(published: Path) -> None:
     (published / "elsewhere").mkdir()
-    (published / "tokenizer.json").rename(published / "elsewhere" / "t.json")
+    (published / TOKENIZER).rename(published / "elsewhere" / "t.json")
     elsewhere = paper("data.tokenizer=elsewhere/t.json")
     # The same content as JSON, in other bytes: to be safe it counts as another tokenizer.
     changed(published / "elsewhere" / "t.json", "other.json", lambda values: None)
     other = paper("data.tokenizer=elsewhere/other.json")
-    (published / "elsewhere" / "t.json").rename(published / "tokenizer.json")
+    (published / "elsewhere" / "t.json").rename(published / TOKENIZER)
     assert paper().identity == elsewhere.identity != other.identity
 
 
 def test_bytes_and_a_tokenizer_file_have_other_identities(published: Path) -> None:
-    identities = {
-        paper("base.checkpoint=fresh", f"data.tokenizer={name}").identity for name in ("bytes", "tokenizer.json")
-    }
+    identities = {paper("base.checkpoint=fresh", f"data.tokenizer={name}").identity for name in ("bytes", TOKENIZER)}
     assert len(identities) == 2
 
 
-@pytest.mark.parametrize("missing", ["mamba2-130m", "tokenizer.json"])
+@pytest.mark.parametrize("missing", ["state-spaces/mamba2-130m", TOKENIZER])
 def test_paper_preset_says_what_to_fetch_and_set(published: Path, missing: str) -> None:
     (published / missing).rename(published / "renamed")
     with pytest.raises(SettingError) as caught:
         paper()
-    for part in (
-        f"{missing} cannot be found in {published}",
-        "state-spaces/mamba2-130m",
-        "--set base.checkpoint=FOLDER",
-        "GPT-NeoX tokenizer.json",
-        "--set data.tokenizer=FOLDER/tokenizer.json",
-        "--set data.files=FILES",
-    ):
+    way_out = "data.tokenizer=FOLDER/tokenizer.json" if missing == TOKENIZER else "base.checkpoint=FOLDER"
+    for part in (missing, f"--set {way_out}", f"looked for below {published}"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -171,7 +153,10 @@ def test_paper_preset_says_what_to_fetch_and_set(published: Path, missing: str) 
         ("base.checkpoint=/no/such/folder", "base.checkpoint is '/no/such/folder', which is no folder"),
         ("data.tokenizer=/no/such/t.json", "there is no file /no/such/t.json; write 'bytes' or the path"),
         ("data.tokenizer=texts.json", "texts.json is not the JSON of a tokenizer"),
-        ("data.tokenizer=spaces.json", "vocabulary of 500, but the tokenizer has 501 entries"),
+        (
+            f"data.tokenizer={Path(TOKENIZER).with_name('spaces.json')}",
+            "vocabulary of 500, but the tokenizer has 501 entries",
+        ),
         ("data.tokenizer=bytes", "vocabulary of 500, but the tokenizer has 256 entries"),
         ("data.tokenizer=endless.json", "endless.json has none of the tokens .*; write data.packing=document"),
     ],
@@ -181,7 +166,7 @@ def test_a_tokenizer_or_base_that_does_not_fit_is_found_before_anything_starts(
 ) -> None:
     (published / "texts.json").write_text('{"text": "no tokenizer"}')
     space = added_token("    ", VOCABULARY)
-    changed(published / "tokenizer.json", "spaces.json", lambda values: values["added_tokens"].append(space))
+    changed(published / TOKENIZER, "spaces.json", lambda values: values["added_tokens"].append(space))
     make_tokenizer(published / "endless.json", ())
     with pytest.raises(SettingError, match=sentence):
         paper(assignment)

@@ -10,6 +10,8 @@ from storage.curves import Curve
 from sweeps.statistics import (
     Interval,
     document_draws,
+    horizon,
+    horizon_interval,
     length_generalization,
     lowest_bin,
     paired_difference,
@@ -206,3 +208,64 @@ def test_level_arms_are_rarely_called_failing() -> None:
         for seed in range(200)
     ]
     assert verdicts.count("fails") <= 16
+
+
+LEVELS = [2.0, 1.5, 1.4, 1.45, 1.7, 1.3]
+"""Bins end at 16, 32 (the training length), 48, 64, 80, 96: p* is exp(1.5) at t* = 32, and bin 80 lies above."""
+
+
+def test_the_horizon_is_the_last_bin_before_the_first_above() -> None:
+    assert horizon(curve_with_levels(LEVELS)) == 64
+    assert horizon(curve_with_levels(LEVELS[:4])) == 64, "all that was measured"
+    assert horizon(curve_with_levels([2.0, 1.5, 1.6, 1.4])) == 32, "the very next bin lies above"
+    assert horizon(curve_with_levels([2.0, 1.5, 1.5, 1.5])) == 64, "level is not above"
+
+
+def test_the_horizon_ends_at_what_is_not_finite() -> None:
+    for lost in (math.inf, math.nan, -math.inf):
+        assert horizon(curve_with_levels([2.0, 1.5, 1.4, lost, 1.4])) == 48
+
+
+def test_a_tolerance_moves_the_horizon() -> None:
+    assert horizon(curve_with_levels(LEVELS), tolerance_percent=percent(0.19)) == 64
+    assert horizon(curve_with_levels(LEVELS), tolerance_percent=percent(0.21)) == 96
+
+
+def test_the_horizon_takes_t_star_from_select() -> None:
+    select = curve_with_levels([1.9, 2.0])
+    # p* is then the first bin of the curve itself, 2.0, which nothing exceeds.
+    assert horizon(curve_with_levels(LEVELS), select) == 96
+
+
+def test_the_interval_of_the_horizon_worked_out_by_hand() -> None:
+    # Of two documents, one stays level to the end (96), the other rises at once (32). Their mean rises in the last bin.
+    two = curve_with_levels([2.0, 1.5, 1.4, 1.3, 1.2, 1.3], documents=2)
+    levels_DB = np.array([[2.0, 1.5, 1.5, 1.5, 1.5, 1.5], [2.0, 1.5, 1.6, 1.6, 1.6, 1.6]])
+    curve = dataclasses.replace(two, nll_sum=levels_DB * two.count)
+    assert_close(horizon_interval(curve), Interval(32, 32, 96))
+    assert horizon_interval(dataclasses.replace(curve, nll_sum=levels_DB[[0, 0]] * two.count)) == Interval(96, 96, 96)
+
+
+def test_one_document_gives_the_horizon_no_interval() -> None:
+    assert horizon_interval(curve_with_levels(LEVELS, documents=1)) == Interval(64)
+
+
+@given(seed=SEEDS, tolerance=st.floats(0, 20))
+@settings(max_examples=20, deadline=None)
+def test_the_horizon_is_an_edge_within_its_interval_and_grows_with_the_tolerance(seed: int, tolerance: float) -> None:
+    curve = curve_with_levels([2.0, 1.5, *[1.52] * 6], noise=0.2, seed=seed)
+    strict, loose = horizon(curve), horizon(curve, tolerance_percent=tolerance)
+    found = horizon_interval(curve, resamples=200)
+    assert strict in curve.edges and 16 < strict <= loose <= curve.length
+    assert found.low is not None and found.high is not None
+    assert found.low in curve.edges and found.high in curve.edges and found.low <= found.high
+
+
+def test_curves_with_other_training_lengths_are_compared_over_shared_edges() -> None:
+    short, long = make_curve(1.2, train_length=64), make_curve(1.3, train_length=100)
+    assert not np.array_equal(short.edges, long.edges)
+    assert paired_difference(long, short, 4096, 8192).estimate == pytest.approx(percent(0.1), rel=1e-6)
+    with pytest.raises(ValueError, match="different bins"):
+        pool([short, long])
+    with pytest.raises(ValueError, match="different windows"):
+        paired_difference(short, make_curve(1.2, length=8192), 4096, 8192)

@@ -17,11 +17,13 @@ from storage.bank.layout import BankLayout
 from storage.batch_order import StreamOrder
 from storage.curve_files import read_curve
 from storage.errors import StorageError
+from storage.measurements import read_measurements
 from storage.settings import BankSettings
 from storage.token_cache import open_token_cache
 from workers.arms import ARMS
 from workers.context import TrialContext
 from workers.engine import LossModule
+from workers.evaluations.diagnostics import DIAGNOSTICS
 from workers.settings import TrialConfig
 from workers.training import NonFiniteStep
 from workers.trial import train
@@ -101,6 +103,7 @@ def test_a_stopped_trial_resumes_bit_for_bit(
         model={"architecture": architecture, "size": "tiny"},
         intervention={"sigma": 0.1},
         trial={"checkpoint_every": 10},
+        eval={"diagnostics": tuple(DIAGNOSTICS) if architecture == "mamba2" else ()},
     )
     whole = make_context("whole")
     train(config, whole)
@@ -128,6 +131,8 @@ def test_a_stopped_trial_resumes_bit_for_bit(
     assert (records[0]["bank"] or {}).get("digest") == (records[1]["bank"] or {}).get("digest")
     one, other = (read_curve(context.folder / "report.parquet") for context in (whole, resumed))
     assert one.equals(other)
+    for name, file in records[0]["diagnostics"].items():
+        assert read_measurements(whole.folder / file).equals(read_measurements(resumed.folder / file)), name
     assert not (resumed.folder / "checkpoints").exists(), "a finished trial needs no checkpoints"
 
 

@@ -7,10 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from storage.measurements import read_measurements
 from storage.settings import BankSettings
 from workers.context import TrialContext
+from workers.evaluations.diagnostics import DIAGNOSTICS
 from workers.settings import TrialConfig
 from workers.trainable import TrialJob, _open_bank
 from workers.trial import train
@@ -71,6 +74,18 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def assert_diagnostics_agree(one: Path, other: Path, names: dict[str, str]) -> None:
+    """Two windows are shared out over one worker, two, and four, of which two have none."""
+    assert set(DIAGNOSTICS) <= set(names)
+    for file in names.values():
+        found, right = read_measurements(one / file), read_measurements(other / file)
+        for name, values in right.columns.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(found.columns[name], values, rtol=1e-2, atol=1e-3, err_msg=f"{file} {name}")
+            elif name != "nonfinite":
+                assert found.columns[name].tolist() == values.tolist()
+
+
 @pytest.mark.parametrize(("arm", "intervention", "mode"), ARMS)
 def test_workers_and_micro_batches_train_alike(
     arm: str,
@@ -83,7 +98,14 @@ def test_workers_and_micro_batches_train_alike(
 ) -> None:
     import ray
 
-    config = small_trial(arm, steps=STEPS, rows=8, intervention=intervention, trial={"checkpoint_every": 0})
+    config = small_trial(
+        arm,
+        steps=STEPS,
+        rows=8,
+        intervention=intervention,
+        trial={"checkpoint_every": 0},
+        eval={"diagnostics": tuple(DIAGNOSTICS)},
+    )
     config = dataclasses.replace(config, bank=BankSettings(mode=mode))
     alone = make_context("alone")
     train(config, alone)
@@ -103,7 +125,9 @@ def test_workers_and_micro_batches_train_alike(
         ray.get([worker.train.remote(job.as_dict()) for worker in worker_groups[world]])
         found.append(history(folder))
         # Every worker made the same number of steps, or the collectives would have hung; the record is the first's.
-        assert json.loads((folder / "result.json").read_text())["workers"] == world
+        result = json.loads((folder / "result.json").read_text())
+        assert result["workers"] == world
+        assert_diagnostics_agree(folder, alone.folder, result["diagnostics"])
     for entries in found[1:]:
         assert len(entries) == STEPS
         for key, first, later in (("loss", 1e-6, 1e-3), ("state_rms", 1e-6, 1e-3)):

@@ -16,6 +16,7 @@ from models.loss import token_nll
 from storage.curves import Curve, CurveBuilder
 from storage.windows import EvaluationWindow
 from workers.context import TrialContext
+from workers.evaluations.sharing import dealt_order
 from workers.settings import TrialConfig
 
 TOKENS_AT_ONCE = 8192
@@ -106,7 +107,7 @@ def stream_nll(
 
 def interleave(parts: Sequence[Curve]) -> Curve:
     """One curve from the workers' shares, windows in the order in which they were dealt out."""
-    order = np.argsort(np.concatenate([np.arange(len(part.starts)) * len(parts) + n for n, part in enumerate(parts)]))
+    order = dealt_order([len(part.starts) for part in parts])
     ids = [name for part in parts for name in part.document_ids]
     first = parts[0]
     return Curve(

@@ -2,17 +2,18 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sweeps.statistics import paired_difference, seed_difference
-from sweeps.tables import (
+from sweeps.report.results import ArmResult, FailedTrial
+from sweeps.report.tables import (
     BEST_NOTE,
+    ONE_SEED,
+    ONE_SEED_NOTE,
     SHORT_NOTE,
-    ArmResult,
-    FailedTrial,
-    best_label,
+    best_rows,
     cells,
     summary_rows,
     to_csv,
@@ -20,6 +21,7 @@ from sweeps.tables import (
     to_markdown,
     write_tables,
 )
+from sweeps.statistics import horizon_interval, length_generalization, paired_difference, seed_difference
 from tests.curve_makers import make_curve
 
 
@@ -75,7 +77,7 @@ def test_the_best_value_is_chosen_on_select_and_shown_on_report() -> None:
         result("random_noise 0.3", 1.2, select=1.3, value=0.3),
         result("state_passing", 0.5, select=0.5),
     ]
-    assert best_label(results) == "random_noise 0.3"
+    assert best_rows(results) == {("", "random_noise 0.3")}
     rows = summary_rows(results)
     assert [row["best"] for row in rows] == [False, True, False]
     assert rows[1]["ppl_8k"] == results[1].report.table()["ppl_8k"]
@@ -85,12 +87,12 @@ def test_the_best_value_is_chosen_on_select_and_shown_on_report() -> None:
 def test_a_value_with_a_failed_seed_does_not_win() -> None:
     whole = [result("random_noise 0.1", 1.2, seed=seed, value=0.1) for seed in range(3)]
     lucky = [result("random_noise 0.3", 1.0, seed=seed, value=0.3) for seed in range(2)]
-    assert best_label([*whole, *lucky]) == "random_noise 0.1"
+    assert best_rows([*whole, *lucky]) == {("", "random_noise 0.1")}
     assert BEST_NOTE in to_markdown(summary_rows([*whole, *lucky])).replace("\\", "")
 
 
 def test_without_a_swept_value_nothing_is_marked() -> None:
-    assert best_label([result("base", 1.0), result("zero", 1.0)]) is None
+    assert best_rows([result("base", 1.0), result("zero", 1.0)]) == set()
 
 
 def test_seeds_are_averaged_in_logs_and_compared_by_seed() -> None:
@@ -147,7 +149,7 @@ def test_json_has_no_number_that_json_lacks() -> None:
     read = json.loads(to_json(rows, [FailedTrial("zero", 1, "out of memory")]))
     assert [row["ppl_8k"] for row in read["rows"][:2]] == [None, None]
     assert read["rows"][2]["ppl_8k"] == rows[2]["ppl_8k"]
-    assert read["failed"] == [{"arm": "zero", "seed": 1, "reason": "out of memory"}]
+    assert read["failed"] == [{"group": "", "arm": "zero", "seed": 1, "reason": "out of memory"}]
 
 
 def test_a_sweep_in_which_everything_failed_still_has_files(tmp_path: Path) -> None:
@@ -161,3 +163,71 @@ def test_a_diverged_arm_is_named_as_such() -> None:
     lost.report.nll_sum[0, -5:] = math.inf
     row = summary_rows([result("base", 1.2), lost])[1]
     assert cells(row)["PPL@8K"] == "not finite"
+
+
+def test_one_seed_gives_no_verdict_on_an_arm_that_trains() -> None:
+    results = [result("base", 1.2, rise=0.15), result("zero", 1.2, rise=0.15)]
+    rows = summary_rows(results)
+    assert rows[0]["length_generalization"] == "fails", "the base is this checkpoint, whatever the seed"
+    assert rows[1]["length_generalization"] == cells(rows[1])["length gen."] == ONE_SEED
+    assert ONE_SEED_NOTE in to_markdown(rows)
+    several = summary_rows([results[0], *(result("zero", 1.2, rise=0.15, seed=seed) for seed in range(3))])
+    assert several[1]["length_generalization"] == "fails"
+    assert ONE_SEED_NOTE not in to_markdown(several)
+
+
+def test_the_horizon_is_that_of_the_curve_with_t_star_of_select() -> None:
+    found = result("zero", 1.2, rise=0.15)
+    row = summary_rows([found])[0]
+    expected = horizon_interval(found.report, found.select)
+    assert (row["horizon"], row["horizon_low"], row["horizon_high"]) == (
+        expected.estimate,
+        expected.low,
+        expected.high,
+    )
+    assert cells(row)["horizon"] == f"{row['horizon']} [{row['horizon_low']}, {row['horizon_high']}]"
+    assert length_generalization(found.report, found.select) == "fails" and row["horizon"] < found.report.length
+
+
+def test_rows_are_compared_within_their_group() -> None:
+    def of_size(size: str, mean: float) -> list[ArmResult]:
+        found = [result("base", mean), result("zero", mean + 0.1), result("state_passing", mean - 0.1)]
+        return [replace(one, group=size, label=f"{size} {one.label}") for one in found]
+
+    small, large = of_size("small", 1.4), of_size("large", 1.1)
+    rows = {row["arm"]: row for row in summary_rows([*small, *large])}
+    for results in (small, large):
+        base, zero, passing = results
+        for name, other in (("base", base), ("zero", zero)):
+            expected = paired_difference(passing.report, other.report, 4096, 8192)
+            assert rows[passing.label][f"vs_{name}"] == expected.estimate
+    assert "| group | arm |" in to_markdown(list(rows.values()))
+    assert "| small | base |" in to_markdown(list(rows.values()))
+
+
+def test_the_control_of_a_swept_value_is_the_one_with_the_same_value() -> None:
+    zero = {steps: result(f"zero {steps:g}", 1.2 + steps / 1000, value=steps) for steps in (10.0, 100.0)}
+    passing = {steps: result(f"state_passing {steps:g}", 1.1, value=steps) for steps in (10.0, 100.0)}
+    base = result("base", 1.3)
+    rows = {row["arm"]: row for row in summary_rows([base, *zero.values(), *passing.values()])}
+    for steps in zero:
+        expected = paired_difference(passing[steps].report, zero[steps].report, 4096, 8192)
+        assert rows[f"state_passing {steps:g}"]["vs_zero"] == expected.estimate
+        assert rows[f"zero {steps:g}"]["vs_zero"] is None
+        assert rows[f"zero {steps:g}"]["vs_base"] is not None
+    assert rows["base"]["vs_zero"] is None, "no single control stands beside the base"
+
+
+def test_each_arm_and_group_has_a_best_value_of_its_own() -> None:
+    results = [
+        replace(result(f"{arm} {value:g}", 1.0, select=select, value=value), group=group)
+        for group in "ab"
+        for arm, selects in (("random_noise", (1.5, 1.3)), ("tbtt", (1.2, 1.4)))
+        for value, select in zip((0.1, 0.3), selects, strict=True)
+    ]
+    assert best_rows(results) == {(group, label) for group in "ab" for label in ("random_noise 0.3", "tbtt 0.1")}
+
+
+def test_a_bar_in_a_name_does_not_break_the_table() -> None:
+    text = to_markdown(summary_rows([result("zero a|b", 1.2)]))
+    assert "zero a\\|b" in text

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sweeps.tables import Row, cells, notes
+from sweeps.report.tables import HORIZON_NOTE, Row, all_cells, notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,18 +33,24 @@ def _rich_table(rows: Sequence[Row], title: str | None, *, compact: bool) -> "Ta
     from rich.table import Table
     from rich.text import Text
 
-    caption = "\n".join(notes(rows)) or None
+    caption = "\n".join(note for note in notes(rows) if note != HORIZON_NOTE) or None
     table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown = [{key: text for key, text in cells(row).items() if not compact or key not in _WIDE_ONLY} for row in rows]
+    shown = [_chosen(row, compact=compact) for row in all_cells(rows)]
     for heading in shown[0] if shown else ():
-        left = heading in ("arm", "length gen.")
+        left = heading in ("group", "arm", "length gen.")
         table.add_column(
             heading.replace("@", "\n@") if compact else heading, justify="left" if left else "right", no_wrap=True
         )
-    for row, texts in zip(rows, shown, strict=True):
-        fitted = [Text(_on_two_lines(text) if compact else text) for text in texts.values()]
+    for row, cells in zip(rows, shown, strict=True):
+        fitted = [Text(_on_two_lines(text) if compact else text) for text in cells.values()]
         table.add_row(*fitted, style="bold" if row["best"] else None)
     return table
+
+
+def _chosen(texts: dict[str, str], *, compact: bool) -> dict[str, str]:
+    """What a terminal has room for: not the horizon with its interval, and in a compact table less."""
+    left_out = (*_WIDE_ONLY, "horizon") if compact else ("horizon",)
+    return {key: text for key, text in texts.items() if key not in left_out}
 
 
 def _on_two_lines(text: str) -> str:

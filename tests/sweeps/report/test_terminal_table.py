@@ -1,11 +1,13 @@
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from sweeps.tables import Row, summary_rows
-from sweeps.terminal_table import rich_table
-from tests.sweeps.test_tables import result, sweep
+from sweeps.report.tables import Row, summary_rows
+from sweeps.report.terminal_table import rich_table
+from tests.sweeps.report.test_tables import result, sweep
 
 
 def printed(rows: list[Row], width: int) -> str:
@@ -24,6 +26,15 @@ def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
         assert str(row["arm"]) in text and f"{row['ppl_8k']:.2f}" in text
     assert "random_noise 0.1 *" in text
     assert ("length gen." in text) == (width == 140)
+
+
+def test_several_groups_are_a_column(tmp_path: Path) -> None:
+    results = [
+        replace(found, group=size, label=f"{size} {found.label}") for size in ("small", "large") for found in sweep()
+    ]
+    text = printed(summary_rows(results), 160)
+    assert "group" in text and "small" in text
+    assert "small zero" not in text, "the group is said once"
 
 
 @pytest.mark.parametrize("width", [80, 100, 124, 130, 140, 160])

@@ -1,0 +1,52 @@
+"""architectures: base, control and state passing over the recurrences."""
+
+from typing import Any
+
+from sweeps.demo_preset import DEMO
+from sweeps.paper_preset import BASE_RATES, CONTEXTS, PAPER, of_paper
+from sweeps.registry import NamedSweep
+from sweeps.settings import Settings
+from sweeps.trials import Trial, base_trial, post_training
+
+PAPER_SIZES = {"mamba1": "130m", "mamba2": "130m", "gla": "70m", "rwkv6": "70m"}
+
+
+def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
+    """For each architecture: base once, then zero and state passing for each seed."""
+    listed: list[Trial] = []
+    for architecture in settings.sweep.architectures or (settings.model.architecture,):
+        model = _model(settings, architecture)
+        base = base_trial(settings, seeds[0], model)
+        listed.append(base)
+        for seed in seeds:
+            listed += [post_training(settings, base, arm, seed, model) for arm in ("zero", "state_passing")]
+    return listed
+
+
+def _model(settings: Settings, architecture: str) -> dict[str, Any]:
+    """What changes with the architecture: on the paper's recipe also size, context and rows."""
+    if settings.model.size not in BASE_RATES:
+        return {"model.architecture": architecture}
+    recipe = of_paper(architecture, PAPER_SIZES[architecture])
+    # 34B tokens from scratch (35B for RWKV-6) where no checkpoint of that size is published.
+    steps = 35_000_000_000 // 524_288 if architecture == "rwkv6" else 34_000_000_000 // 524_288
+    return {**recipe, "base.steps": steps, "base.rows": recipe["trial.rows"], "base.min_lr": PAPER["optimizer.min_lr"]}
+
+
+SWEEP = NamedSweep(
+    name="architectures",
+    question="Do other recurrences fail in the same way, and does state passing repair them too?",
+    why="The idea of unexplored states rests on nothing that only one recurrence has.",
+    figure="Figs. 1 and 10",
+    paper_found="Mamba-1, Mamba-2, GLA and RWKV-6 all fail past their training length; 500 steps of state passing "
+    "(1000 for Mamba-1) make them hold.",
+    contradicts="An architecture that fails and that state passing does not repair, while its zero-state control does.",
+    varies="",
+    facets=("model.architecture",),
+    chooses=("architectures",),
+    presets={
+        "demo": {**DEMO, "sweep.architectures": tuple(CONTEXTS)},
+        "paper": {**PAPER, "trial.steps": 500, "trial.micro_rows": 8, "sweep.architectures": tuple(CONTEXTS)},
+    },
+    trials=trials,
+)

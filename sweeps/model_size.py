@@ -1,0 +1,39 @@
+"""model_size: base, control and state passing over sizes of one architecture."""
+
+from sweeps.demo_preset import DEMO
+from sweeps.interventions import models
+from sweeps.paper_preset import PAPER
+from sweeps.registry import NamedSweep
+from sweeps.settings import Settings
+from sweeps.trials import Trial, base_trial, post_training
+from workers.settings import TRAINED_BASE
+
+
+def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
+    """For each size: base once, then zero and state passing for each seed."""
+    listed: list[Trial] = []
+    for model in models(settings):
+        base = base_trial(settings, seeds[0], model)
+        listed.append(base)
+        for seed in seeds:
+            listed += [post_training(settings, base, arm, seed, model) for arm in ("zero", "state_passing")]
+    return listed
+
+
+SWEEP = NamedSweep(
+    name="model_size",
+    question="Do larger models fail earlier past their training length, and does state passing repair them all?",
+    why="A larger state reaches further beyond what training has shown it.",
+    figure="Fig. 1b",
+    paper_found="Published Mamba-2 models trained at 2048: at 8K 130M and 370M have lost 14 and 42 % of their best "
+    "perplexity, 780M and 1.3B are off the chart; 500 steps of state passing keep all of them flat to 128K.",
+    contradicts="Larger models that hold further than smaller ones, or a size that state passing does not repair.",
+    varies="",
+    facets=("model.size",),
+    chooses=("sizes",),
+    presets={
+        "demo": {**DEMO, "base.checkpoint": TRAINED_BASE, "sweep.sizes": ("demo-64", "demo", "demo-192")},
+        "paper": {**PAPER, "trial.steps": 500, "sweep.sizes": ("130m", "370m", "780m", "1.3b")},
+    },
+    trials=trials,
+)

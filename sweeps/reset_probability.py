@@ -1,0 +1,37 @@
+"""reset_probability: how often a carried state is replaced by zero, from never to always."""
+
+from sweeps.demo_preset import DEMO
+from sweeps.paper_preset import PAPER
+from sweeps.registry import NamedSweep
+from sweeps.settings import Settings
+from sweeps.trials import Trial, base_trial, post_training
+
+PROBABILITIES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+ARMS = ("state_passing", "tbtt")
+
+
+def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
+    """base once, then zero, and both arms at every probability for each seed."""
+    base = base_trial(settings, seeds[0])
+    listed = [base]
+    for seed in seeds:
+        listed.append(post_training(settings, base, "zero", seed))
+        for arm in ARMS:
+            for probability in settings.sweep.values:
+                change = {"intervention.reset_probability": probability}
+                listed.append(post_training(settings, base, arm, seed, change))
+    return listed
+
+
+SWEEP = NamedSweep(
+    name="reset_probability",
+    question="How often should a carried state be reset to zero?",
+    why="Resets keep the model used to the zero state that every evaluation starts from; too many leave the states "
+    "as unexplored as before. At 1 state passing is the control, step for step.",
+    paper_found="It uses 0.1 and does not vary it.",
+    contradicts="State passing at 1 that differs from the control (then the instrument is wrong), or no price for "
+    "never resetting at the first positions.",
+    varies="intervention.reset_probability",
+    presets={"demo": {**DEMO, "sweep.values": PROBABILITIES}, "paper": {**PAPER, "sweep.values": PROBABILITIES}},
+    trials=trials,
+)
