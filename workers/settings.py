@@ -51,8 +51,12 @@ class BaseSettings:
         for name in ("peak_lr", "min_lr"):
             value = getattr(self, name)
             require(is_number(value) and value >= 0, f"base.{name}", value, "a number of at least 0")
-        require(self.min_lr <= self.peak_lr, "base.min_lr", self.min_lr, f"at most base.peak_lr, which is {self.peak_lr}")
-        require(0 <= self.step <= self.steps, "base.step", self.step, f"0, or at most base.steps, which is {self.steps}")
+        require(
+            self.min_lr <= self.peak_lr, "base.min_lr", self.min_lr, f"at most base.peak_lr, which is {self.peak_lr}"
+        )
+        require(
+            0 <= self.step <= self.steps, "base.step", self.step, f"0, or at most base.steps, which is {self.steps}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,9 +90,7 @@ def _published(d_model: int, n_layer: int) -> Mamba2Dims:
 
 def _demo(d_model: int) -> Mamba2Dims:
     """Slow decays, so that memory outlasts a training window of 64 bytes and small models fail past it too."""
-    return Mamba2Dims(
-        d_model=d_model, n_layer=2, d_state=64, headdim=16, vocab_size=BYTES, a_init_range=(0.02, 0.5)
-    )
+    return Mamba2Dims(d_model=d_model, n_layer=2, d_state=64, headdim=16, vocab_size=BYTES, a_init_range=(0.02, 0.5))
 
 
 SIZES = {

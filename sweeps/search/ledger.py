@@ -6,10 +6,8 @@ again under its own number, from its own checkpoints. A suggestion that has been
 found. So no trial is repeated and none forgotten.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import optuna
@@ -19,33 +17,10 @@ from storage.curves import Curve
 from sweeps.folder import SweepFolder
 from sweeps.interrupts import held_back
 from sweeps.plan import PlannedTrial
+from sweeps.search.outcome import REASON, RUN_ID, Outcome, as_twin, failed, is_finite
 from sweeps.search.plan import SearchPlan
 from sweeps.search.stops import CUT_SHORT, Stop, read_stop, write_stop
 from sweeps.search.study import make_sampler
-
-REASON = "reason"
-"""User attribute of a failed trial: why."""
-SAME_AS = "same_as"
-"""User attribute of a trial that did not run, because an earlier one had its settings: whose result it has."""
-RUN_ID = "mlflow_run_id"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a trial ended."""
-
-    state: TrialState
-    values: tuple[float, ...] = ()
-    """Of the objective, where it is complete."""
-    steps: dict[int, float] = field(default_factory=dict)
-    """Intermediate values by step, where it was stopped early."""
-    attrs: dict[str, Any] = field(default_factory=dict)
-    """User attributes."""
-
-
-def failed(reason: str) -> Outcome:
-    """A failure and why."""
-    return Outcome(state=TrialState.FAIL, attrs={REASON: reason})
 
 
 class Ledger:
@@ -117,7 +92,7 @@ class Ledger:
         number, steps = self.number(trial), self.plan.settings.trial.steps
         values = self.plan.objective.values(curve)
         told = self._frozen(number).intermediate_values
-        if not self.plan.stops_early or step >= steps or step < max(told, default=0) or not _finite(values):
+        if not self.plan.stops_early or step >= steps or step < max(told, default=0) or not is_finite(values):
             return False
         with held_back():
             if step not in told:
@@ -206,13 +181,13 @@ class Ledger:
             result = self.folder.result(one)
             if result is not None:
                 outcome = self._of_curve(self.folder.curves(one, result)["select"])
-                return _as_twin(outcome, one.label) if one is not trial else outcome
+                return as_twin(outcome, one.label) if one is not trial else outcome
         stop = self.stop_of(trial)
         return None if stop is None else Outcome(state=TrialState.PRUNED, steps=stop.values)
 
     def _of_curve(self, curve: Curve) -> Outcome:
         values = self.plan.objective.values(curve)
-        if _finite(values):
+        if is_finite(values):
             return Outcome(state=TrialState.COMPLETE, values=values)
         return failed(f"the objective {self.plan.objective.name} is not finite: {', '.join(map(str, values))}")
 
@@ -228,7 +203,7 @@ class Ledger:
             steps=dict(twin.intermediate_values) if pruned else {},
             attrs={name: twin.user_attrs[name] for name in (REASON, RUN_ID) if name in twin.user_attrs},
         )
-        return _as_twin(outcome, f"trial {number}")
+        return as_twin(outcome, f"trial {number}")
 
     def _tell(self, number: int, outcome: Outcome) -> None:
         """End a RUNNING trial in the study, and with it those that wait for it."""
@@ -245,16 +220,3 @@ class Ledger:
             del self.live[number]
         for follower in self.followers.pop(number, []):
             self._tell(follower, self._of_twin(number) or failed(CUT_SHORT))
-
-
-def _as_twin(outcome: Outcome, label: str) -> Outcome:
-    return Outcome(
-        state=outcome.state,
-        values=outcome.values,
-        steps=outcome.steps,
-        attrs={**outcome.attrs, SAME_AS: label},
-    )
-
-
-def _finite(values: Sequence[float]) -> bool:
-    return all(math.isfinite(value) for value in values)

@@ -15,7 +15,8 @@ from optuna.trial import TrialState
 
 from storage.files import write_text
 from sweeps.plan import PlannedTrial
-from sweeps.search.ledger import REASON, SAME_AS, Ledger
+from sweeps.search.ledger import Ledger
+from sweeps.search.outcome import REASON, SAME_AS
 from sweeps.search.stops import CUT_SHORT
 
 NAME = "search_trials"

@@ -230,7 +230,9 @@ def test_every_training_length_of_a_group_is_marked(tmp_path: Path) -> None:
     ]
     axes = Figure().subplots()
     comparison_figure(found, "made_up", "trial.seed").panels[0].draw(axes)
-    upright = sorted({float(np.asarray(line.get_xdata())[0]) for line in axes.lines if len(line.get_xydata()) == 2})
+    upright = sorted(
+        {float(np.asarray(line.get_xdata())[0]) for line in axes.lines if np.shape(line.get_xdata()) == (2,)}
+    )
     assert upright == [64.0, 128.0]
     assert [text.get_text() for text in axes.texts] == [" training length 64, 128"]
     assert summary_rows(found)[1]["ppl_8k"] is not None

@@ -9,7 +9,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from sweeps.plan import PlannedTrial
-from sweeps.search.ledger import REASON, RUN_ID, SAME_AS
+from sweeps.search.outcome import REASON, RUN_ID, SAME_AS
 from sweeps.search.searcher import StudySearcher
 from sweeps.search.stops import read_stop
 from sweeps.tune_driver import job_of

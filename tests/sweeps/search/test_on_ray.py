@@ -12,7 +12,8 @@ from sweeps.folder import SweepFolder
 from sweeps.progress import Progress
 from sweeps.ray_session import RaySession
 from sweeps.recorder import Recorder
-from sweeps.search.ledger import RUN_ID, Ledger
+from sweeps.search.ledger import Ledger
+from sweeps.search.outcome import RUN_ID
 from sweeps.search.plan import SearchPlan, make_search_plan
 from sweeps.search.study import open_storage, open_study, study_name
 from sweeps.search.tune_study import run_study
