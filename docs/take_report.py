@@ -9,6 +9,7 @@ marks, such as what the sweep shows and fails to show, stays. The figures go to 
 
 import argparse
 import json
+import os
 import platform
 import shutil
 import sys
@@ -67,8 +68,7 @@ def _circumstances(sweep: Sweep) -> str:
     day = time.strftime("%Y-%m-%d", time.localtime(max(path.stat().st_mtime for path in results)))
     seconds = sum(sum(raw["seconds"].values()) for raw in sweep.raw)
     ended = f"{len(sweep.results)} of {len(sweep.plan['trials'])} trials finished"
-    versions = f"Python {platform.python_version()}"
-    return f"{day}, {platform.processor() or platform.machine()}, {versions}; {ended}, {seconds / 60:.0f} minutes of trials."
+    return f"{day}, {os.cpu_count()} CPUs ({platform.machine()}); {ended}, {seconds / 60:.0f} minutes of trials."
 
 
 def main() -> int:

@@ -4,7 +4,12 @@ from typing import Any
 
 from workers.settings import FRESH_BASE
 
-DEMO: dict[str, Any] = {"trial.rows": 24, "eval.select_windows": 6, "eval.apart_windows": 2}
+DEMO: dict[str, Any] = {
+    "trial.rows": 24,
+    "eval.select_windows": 6,
+    "eval.apart_windows": 2,
+    "eval.diagnostic_length": 8192,
+}
 """Half the base's rows, and few windows beside those of the report."""
 
 SIGMA = 0.1

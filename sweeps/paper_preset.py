@@ -53,7 +53,7 @@ CONTEXTS = {"mamba1": (2048, 256), "mamba2": (2048, 256), "gla": (512, 1024), "r
 
 
 def post_training_rate(settings: Settings, size: str) -> float:
-    """A tenth of the peak rate of this size's base; where that is not known, or the user chose a rate, the settings'."""
+    """A tenth of the peak rate of this size's base; the settings' where that is not known or the user chose one."""
     own = settings.optimizer.peak_lr
     return round(BASE_RATES[size] / 10, 9) if size in BASE_RATES and own == PAPER["optimizer.peak_lr"] else own
 

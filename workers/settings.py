@@ -111,7 +111,7 @@ SCHEDULES = ("cosine", "constant", "wsd")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW with linear warm-up and a schedule. Post-training uses a tenth of the base's peak rate, as the paper does."""
+    """AdamW with linear warm-up and a schedule. Post-training takes a tenth of the base's peak, as in the paper."""
 
     peak_lr: float = 3e-4
     """Highest learning rate, reached at the end of the warm-up."""
@@ -128,8 +128,8 @@ class OptimizerSettings:
     beta2: float = 0.95
     """AdamW's second moment decay (paper: 0.95)."""
     schedule: str = "cosine"
-    """After the warm-up: `cosine` from the peak to `min_lr`; `constant`; or `wsd`, constant with a short linear decay to
-    `min_lr` at the end. Under `wsd` a trial that is stopped early was at full rate, like those that go on."""
+    """After the warm-up: `cosine` from the peak to `min_lr`; `constant`; or `wsd`, constant with a short linear decay
+    to `min_lr` at the end. Under `wsd` a trial that is stopped early was at full rate, like those that go on."""
     decay_share: float = 0.2
     """Share of the steps spent on the decay of `wsd`; other schedules do not use it."""
 

@@ -16,16 +16,9 @@ from typing import Any
 
 from storage.curves import RANGE_8K, Curve
 from storage.files import write_text
+from sweeps.length_generalization import horizon_interval, length_generalization, lowest_bin
 from sweeps.report.results import ArmResult, FailedTrial, RowKey, Rows, by_row, pairs, reference_of, short_label
-from sweeps.statistics import (
-    Interval,
-    horizon_interval,
-    length_generalization,
-    lowest_bin,
-    paired_difference,
-    pool,
-    seed_difference,
-)
+from sweeps.statistics import Interval, paired_difference, pool, seed_difference
 
 Row = dict[str, Any]
 MISSING = "-"

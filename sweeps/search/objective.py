@@ -92,7 +92,7 @@ def _mean_nll(curve: Curve, low: int, high: int) -> float:
 
 
 def _horizon(curve: Curve) -> float:
-    from sweeps.statistics import horizon
+    from sweeps.length_generalization import horizon
 
     # Without a finite perplexity within the training length there is no p*, but the position would still be a number.
     return float(horizon(curve)) if math.isfinite(_mean_nll(curve, 0, curve.train_length)) else math.nan

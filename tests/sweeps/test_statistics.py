@@ -7,13 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.curves import Curve
+from sweeps.length_generalization import horizon, horizon_interval, length_generalization, lowest_bin
 from sweeps.statistics import (
     Interval,
     document_draws,
-    horizon,
-    horizon_interval,
-    length_generalization,
-    lowest_bin,
     paired_difference,
     pool,
     ppl_band,

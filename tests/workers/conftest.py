@@ -35,7 +35,7 @@ def token_caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_trial() -> TrialMaker:
     def make(arm: str, *, steps: int = 4, rows: int = 6, **groups: dict[str, Any]) -> TrialConfig:
         trial = {"steps": steps, "rows": rows, "context": 32, "checkpoint_every": 2, **groups.get("trial", {})}
-        evaluation = {"length": 128, "windows": 2, "select_windows": 2, "apart_windows": 1, "chunk": 64}
+        evaluation: dict[str, Any] = {"length": 128, "windows": 2, "select_windows": 2, "apart_windows": 1, "chunk": 64}
         evaluation |= {"diagnostics": ()}
         return TrialConfig(
             arm=arm,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.length_generalization import horizon_interval, length_generalization
 from sweeps.report.results import ArmResult, FailedTrial
 from sweeps.report.tables import (
     BEST_NOTE,
@@ -21,7 +22,7 @@ from sweeps.report.tables import (
     to_markdown,
     write_tables,
 )
-from sweeps.statistics import horizon_interval, length_generalization, paired_difference, seed_difference
+from sweeps.statistics import paired_difference, seed_difference
 from tests.curve_makers import make_curve
 
 

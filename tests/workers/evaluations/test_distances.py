@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.spatial import distance as scipy_distance
+from scipy.spatial import distance as scipy_distance  # type: ignore[import-untyped]
 from torch import Tensor
 
 from workers.evaluations.distances import (
