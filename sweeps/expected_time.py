@@ -13,6 +13,10 @@ TRAINING_TOKENS_PER_SECOND = 7_500.0
 EVALUATION_TOKENS_PER_SECOND = 25_000.0
 COST_PER_PARAMETER = {"mamba1": 1.6, "gla": 0.65, "rwkv6": 0.75}
 """As a multiple of Mamba-2's, which also stands for architectures not named here; from the demo sizes."""
+PASSES = {"excess_nll": 3, "state_statistics": 1, "coverage": 1}
+"""How often a diagnostic reads each token of its windows: whole and short history, the latter twice as long; once."""
+SUFFIX_PASSES = 38
+"""Of effective remembrance, over its T tokens: two texts, 37 suffixes of each, half as long on average."""
 START_SECONDS = 8.0
 """Imports and the first DeepSpeed step of a process."""
 
@@ -22,7 +26,8 @@ def expected_seconds(config: TrialConfig, parameters: int) -> float:
     cost = parameters * COST_PER_PARAMETER.get(config.model.architecture, 1.0)
     slower = cost / dims("mamba2", "demo").parameters() / (config.trial.workers * config.trial.threads)
     windows = config.eval.windows + config.eval.select_windows + config.eval.apart_windows
-    seconds = START_SECONDS + slower * windows * config.eval.length / EVALUATION_TOKENS_PER_SECOND
+    read = windows * config.eval.length + _diagnostic_tokens(config)
+    seconds = START_SECONDS + slower * read / EVALUATION_TOKENS_PER_SECOND
     if ARMS[config.arm].trains:
         trial = config.trial
         seconds += slower * trial.steps * config.batch_rows * config.window / TRAINING_TOKENS_PER_SECOND
@@ -31,3 +36,14 @@ def expected_seconds(config: TrialConfig, parameters: int) -> float:
             tokens = evaluations * config.eval.select_windows * config.eval.length
             seconds += slower * tokens / EVALUATION_TOKENS_PER_SECOND
     return seconds
+
+
+def _diagnostic_tokens(config: TrialConfig) -> int:
+    """Tokens that the diagnostics read."""
+    settings = config.eval
+    length = min(settings.length, settings.diagnostic_length or settings.length)
+    passes = sum(PASSES.get(name, 0) for name in settings.diagnostics)
+    read = passes * length
+    if "effective_remembrance" in settings.diagnostics:
+        read += SUFFIX_PASSES * settings.remembrance_factor * config.trial.context
+    return settings.diagnostic_windows * read
