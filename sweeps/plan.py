@@ -183,7 +183,7 @@ def _planned(
                     f"{name.label} starts from a trial that the sweep {sweep.name} does not list before it"
                 )
             base = by_trial[id(trial.base)].identity
-            base_hash = f"trained:{base}"
+            base_hash = trained_hash(base)
         else:
             base_hash = checkpoint_hash(trial.config, shown_only=shown_only)
         repeated = seeds > 1 and trial.row != "base" and ARMS[trial.config.arm].trains
@@ -198,6 +198,11 @@ def _planned(
         by_trial[id(trial)] = one
     _refuse_twins(sweep.name, [trial.label for trial in planned])
     return tuple(planned)
+
+
+def trained_hash(base: str) -> str:
+    """What stands for the content of a base that the trial of this identity is yet to train: its recipe."""
+    return f"trained:{base}"
 
 
 def _refuse_twins(sweep: str, labels: list[str]) -> None:

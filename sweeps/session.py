@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from sweeps.interrupts import catch_signals, exit_code
 from sweeps.machine import machine_cpus
 from sweeps.plan import PlannedTrial, SweepPlan
 from sweeps.progress import Progress
-from sweeps.ray_session import RaySession, RayStartError, ray_session
+from sweeps.ray_session import RayStartError, ray_session
 from sweeps.recorder import Recorder
 from sweeps.report.make import Report, make_report
 from sweeps.report.tables import failed_line
@@ -115,41 +115,15 @@ def _failures_of_missing(
     started = time.monotonic()
     with ray_session(address, machine_cpus()) as session:
         catch_signals()  # ray.init has put its own handler in place
-        from sweeps.tune_driver import trials_at_once
+        from sweeps.tune_driver import run_trials, trials_at_once
 
         at_once = trials_at_once(missing, session)
         expected = max(trial.expected_seconds for trial in missing)
         with Progress(len(plan.trials), finished, at_once, expected) as progress:
             recorder.say = progress.say
-            failures = _run_in_waves(missing, folder, session, recorder, progress)
+            failures = run_trials(missing, folder, session, recorder, progress)
     seconds = time.monotonic() - started
     write_json(folder.root / SESSION, {"seconds": seconds, "trials": len(missing), "at_once": at_once})
-    return failures
-
-
-def _run_in_waves(
-    missing: Sequence[PlannedTrial],
-    folder: SweepFolder,
-    session: RaySession,
-    recorder: Recorder,
-    progress: Progress,
-) -> dict[str, str]:
-    """Run the trials, those that start from another's model after it; reasons of those that failed, by identity."""
-    from sweeps.tune_driver import run_trials
-
-    finished = {trial.identity for trial in folder.plan.trials if folder.result(trial) is not None}
-    waiting, failures = list(missing), dict[str, str]()
-    while waiting:
-        ready = [trial for trial in waiting if trial.base is None or trial.base in finished]
-        if not ready:
-            lost = {trial.identity: "the trial whose model it starts from did not finish" for trial in waiting}
-            for trial in waiting:
-                progress.fail(trial.label, lost[trial.identity])
-                recorder.failed(trial, lost[trial.identity])
-            return failures | lost
-        failures |= run_trials(ready, folder, session, recorder, progress)
-        finished |= {trial.identity for trial in ready if folder.result(trial) is not None}
-        waiting = [trial for trial in waiting if trial not in ready]
     return failures
 
 

@@ -92,7 +92,35 @@ def run_trials(
     recorder: Recorder,
     progress: Progress,
 ) -> dict[str, str]:
-    """Run these trials to their end; reasons of those that failed twice, by identity."""
+    """Run these trials to their end, each after the one whose model it starts from; reasons of failures by identity."""
+    finished = {trial.identity for trial in folder.plan.trials if folder.result(trial) is not None}
+    waiting, failures = list(trials), dict[str, str]()
+    while waiting:
+        ready = [trial for trial in waiting if trial.base is None or trial.base in finished]
+        if not ready:
+            return failures | _give_up(waiting, recorder, progress)
+        failures |= _run_at_once(ready, folder, session, recorder, progress)
+        finished |= {trial.identity for trial in ready if folder.result(trial) is not None}
+        waiting = [trial for trial in waiting if trial not in ready]
+    return failures
+
+
+def _give_up(trials: Sequence[PlannedTrial], recorder: Recorder, progress: Progress) -> dict[str, str]:
+    lost = {trial.identity: "the trial whose model it starts from did not finish" for trial in trials}
+    for trial in trials:
+        progress.fail(trial.label, lost[trial.identity])
+        recorder.failed(trial, lost[trial.identity])
+    return lost
+
+
+def _run_at_once(
+    trials: Sequence[PlannedTrial],
+    folder: SweepFolder,
+    session: RaySession,
+    recorder: Recorder,
+    progress: Progress,
+) -> dict[str, str]:
+    """Run these trials, none of which waits for another; reasons of those that failed twice, by identity."""
     gpus = int(uses_gpus(trials, session))
     concurrency = trials_at_once(trials, session)
     events = SweepEvents(trials, folder, recorder, progress)

@@ -5,6 +5,7 @@ its intermediate values, and a search that was killed goes on without a trial re
 """
 
 from sweeps.demo_preset import DEMO
+from sweeps.interventions import models
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import SEARCH, Settings
@@ -22,9 +23,15 @@ _SEARCHED = {
 
 
 def references(settings: Settings, seeds: list[int]) -> list[Trial]:
-    """What the trials of a search are shown beside: the base, and the control with the settings as they are."""
-    base = base_trial(settings, seeds[0])
-    return [base, *(post_training(settings, base, "zero", seed) for seed in seeds)]
+    """What the trials of a search are shown beside: of each size the base, and the control as the settings have it.
+
+    Where the sweep trains a base, its trials of the study start from the same.
+    """
+    listed: list[Trial] = []
+    for model in models(settings):
+        base = base_trial(settings, seeds[0], model)
+        listed += [base, *(post_training(settings, base, "zero", seed, model) for seed in seeds)]
+    return listed
 
 
 SWEEP = NamedSweep(
@@ -35,6 +42,7 @@ SWEEP = NamedSweep(
     contradicts="The best trial of the control is as good as the best trial of any intervention.",
     varies="",
     fixed=("intervention.sigma", "intervention.beta", "intervention.reset_probability"),
+    facets=("model.size",),
     chooses=("sizes",),
     arms=ARMS,
     presets={

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from models.errors import ModelError
 from storage.errors import StorageError
 from sweeps.names import ArmName
-from sweeps.plan import PlannedTrial, SweepPlan, checkpoint_hash, make_plan, text_hash
+from sweeps.plan import PlannedTrial, SweepPlan, checkpoint_hash, make_plan, text_hash, trained_hash
 from sweeps.search.objective import Objective, make_objective
 from sweeps.search.spaces import Space, configure, make_space
 from sweeps.settings import SEARCH, SettingError
@@ -35,7 +35,7 @@ class SearchPlan(SweepPlan):
     samples: tuple[PlannedTrial, ...]
     """Trials at the corners of the space: what the largest of them needs, any may need."""
     checkpoints: Mapping[str, str]
-    """Content hash of each base that a trial may start from."""
+    """Content hash of each base that a trial may start from and that is there."""
     text: str
     """Content hash of the text."""
 
@@ -69,12 +69,16 @@ class SearchPlan(SweepPlan):
     def planned(self, number: int, suggestion: Mapping[str, Any]) -> PlannedTrial:
         """The trial that the study's trial of this number stands for. Raises ValueError for settings that clash."""
         config = configure(self.settings, suggestion)
-        label = f"{config.arm} trial {number}"
+        base = base_of(config, self.trials)
+        content = trained_hash(base.identity) if base else self.checkpoints[config.base.checkpoint]
+        group = config.model.size if any(trial.arm.group for trial in self.trials) else ""
+        label = f"{group} {config.arm} trial {number}".strip()
         return PlannedTrial(
-            arm=ArmName(label=label, arm=config.arm, value=None),
+            arm=ArmName(label=label, arm=config.arm, value=None, group=group),
             label=label,
             config=config,
-            identity=trial_identity(config, self.checkpoints[config.base.checkpoint], self.text),
+            identity=trial_identity(config, content, self.text),
+            base=base.identity if base else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -100,11 +104,6 @@ def make_search_plan(
     chosen = make_space(space, plan.settings)
     aim = make_objective(objective, plan.settings, chosen)
     configs = _corner_configs(chosen, plan)
-    if any(config.base.checkpoint == TRAINED_BASE for config in configs):
-        raise SettingError(
-            "a search starts from checkpoints that are there; for a model or size that has none, train one with the "
-            "sweep demo_base and write base.checkpoint=FOLDER"
-        )
     try:
         checkpoints = _checkpoints(configs, shown_only=bool(plan.missing))
         text = text_hash(configs[0], plan.missing)
@@ -129,6 +128,13 @@ def make_search_plan(
     return replace(made, samples=tuple(samples))
 
 
+def base_of(config: TrialConfig, references: Sequence[PlannedTrial]) -> PlannedTrial | None:
+    """The reference whose model a trial starts from; None: it starts from a checkpoint that is there."""
+    if config.base.checkpoint != TRAINED_BASE:
+        return None
+    return next(one for one in references if one.arm.arm == "base" and one.config.model == config.model)
+
+
 def _flags(space: Space, objective: Objective, count: int) -> list[str]:
     return ["--space", space.name, "--objective", objective.name, "--trials", str(count)]
 
@@ -151,7 +157,8 @@ def _corner_configs(space: Space, plan: SweepPlan) -> list[TrialConfig]:
 
 
 def _checkpoints(configs: list[TrialConfig], *, shown_only: bool) -> dict[str, str]:
-    first = {config.base.checkpoint: config for config in reversed(configs)}
+    there = [config for config in configs if config.base.checkpoint != TRAINED_BASE]
+    first = {config.base.checkpoint: config for config in reversed(there)}
     return {name: checkpoint_hash(config, shown_only=shown_only) for name, config in first.items()}
 
 
@@ -171,7 +178,7 @@ def _key(
         "search": [settings.search.seed, settings.search.reduction, settings.eval.every],
         "references": [trial.identity for trial in plan.trials],
         # Settings that only some arms use are in the identities of these.
-        "trials": [trial_identity(config, checkpoints[config.base.checkpoint], text) for config in configs],
+        "trials": [trial_identity(config, checkpoints.get(config.base.checkpoint, ""), text) for config in configs],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -44,8 +44,20 @@ def test_sizes_are_those_that_were_named_and_each_starts_from_its_own_base() -> 
     assert "model.size" not in {one.setting for one in small_plan("full").space.parameters}
     plan = small_plan("full", "sweep.sizes=demo,demo-64")
     assert plan.planned(0, {"arm": "zero", "model.size": "demo-64"}).dims.d_model == 64
-    with pytest.raises(SettingError, match="a search starts from checkpoints that are there"):
-        make_search_plan("full", "far", 3, "demo", ["sweep.sizes=demo,demo-64"])
+    plan = make_search_plan("full", "far", 3, "demo", ["sweep.sizes=demo,demo-64"])
+    references = {(trial.arm.group, trial.arm.arm): trial.identity for trial in plan.trials}
+    assert list(references) == [(size, arm) for size in ("demo", "demo-64") for arm in ("base", "zero")]
+    for size, base in (("demo", None), ("demo-64", references["demo-64", "base"])):
+        found = plan.planned(7, {"arm": "zero", "model.size": size, "optimizer.peak_lr": 1e-3})
+        assert (found.base, found.arm.group, found.label) == (base, size, f"{size} zero trial 7")
+
+
+def test_a_base_that_is_trained_first_is_part_of_what_a_trial_is() -> None:
+    def identity(*assignments: str) -> str:
+        plan = make_search_plan("noise", "far", 3, "demo", ["base.checkpoint=trained", *assignments])
+        return plan.planned(0, {"arm": "random_noise", "intervention.sigma": 0.1}).identity
+
+    assert identity() != identity("base.steps=20") != identity("base.steps=20", "base.seed=1")
 
 
 def test_settings_of_one_arm_are_asked_of_that_arm_only() -> None:
@@ -94,7 +106,6 @@ def test_the_warm_up_leaves_room_for_the_decay() -> None:
         (("noise", "far", "eval.length=64"), "do not reach past the training length 64; raise eval.length"),
         (("full", "far", "search.contexts=48,96"), "no bin that ends at position"),
         (("full", "far", "search.contexts=100"), "search.contexts holds 100, which does not divide the 1536 tokens"),
-        (("noise", "far", "base.checkpoint=trained"), "a search starts from checkpoints that are there"),
         (("noise", "far", "search.reduction=1"), "search.reduction is 1; write 0, or at least 2"),
     ],
 )
