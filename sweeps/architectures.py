@@ -3,7 +3,7 @@
 from typing import Any
 
 from sweeps.demo_preset import DEMO
-from sweeps.paper_preset import BASE_RATES, CONTEXTS, PAPER, of_paper
+from sweeps.paper_preset import BASE_RATES, CONTEXTS, PAPER, of_paper, untouched
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
 from sweeps.trials import Trial, base_trial, post_training
@@ -24,13 +24,17 @@ def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
 
 
 def _model(settings: Settings, architecture: str) -> dict[str, Any]:
-    """What changes with the architecture: on the paper's recipe also size, context and rows."""
-    if settings.model.size not in BASE_RATES:
-        return {"model.architecture": architecture}
-    recipe = of_paper(architecture, PAPER_SIZES[architecture])
+    """What changes with the architecture: on the paper's recipe also size, context and rows, unless one is chosen."""
+    own = {"model.architecture": architecture}
+    size = PAPER_SIZES[architecture] if settings.model.size == PAPER["model.size"] else settings.model.size
+    if size not in BASE_RATES:
+        return own
+    recipe = untouched(of_paper(architecture, size), settings)
     # 34B tokens from scratch (35B for RWKV-6) where no checkpoint of that size is published.
     steps = 35_000_000_000 // 524_288 if architecture == "rwkv6" else 34_000_000_000 // 524_288
-    return {**recipe, "base.steps": steps, "base.rows": recipe["trial.rows"], "base.min_lr": PAPER["optimizer.min_lr"]}
+    rows = recipe.get("trial.rows", settings.trial.rows)
+    base = {"base.steps": steps, "base.rows": rows, "base.min_lr": PAPER["optimizer.min_lr"]}
+    return recipe | untouched(base, settings) | own
 
 
 SWEEP = NamedSweep(

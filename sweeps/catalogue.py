@@ -23,9 +23,9 @@ from storage.files import write_json
 from sweeps.progress import duration
 
 RECORD = Path("runs") / "catalogue.json"
-SOME_FAILED, INTERRUPTED = 3, 130
+REFUSED, SOME_FAILED, INTERRUPTED = 2, 3, 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MEANING = {0: "done", 1: "failed", 2: "refused", SOME_FAILED: "some trials failed", INTERRUPTED: "interrupted"}
+MEANING = {0: "done", 1: "failed", REFUSED: "refused", SOME_FAILED: "some trials failed", INTERRUPTED: "interrupted"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ CATALOGUE = (
 
 
 def run_catalogue(flags: Sequence[str], *, shown_only: bool) -> int:
-    """Run every entry with these flags and return the exit code: 3 where any of them failed, 130 when interrupted."""
+    """Run every entry with these flags; the exit code is 3 where any failed, 2 where all were refused, or 130."""
     codes: dict[str, int] = {}
     for number, entry in enumerate(CATALOGUE, start=1):
         print(f"{number} of {len(CATALOGUE)}: {entry.title}", file=sys.stderr, flush=True)
@@ -69,10 +69,13 @@ def run_catalogue(flags: Sequence[str], *, shown_only: bool) -> int:
         if codes[entry.title] == INTERRUPTED:
             break
     if not shown_only:
-        Console(width=None if os.isatty(1) else 120).print(_table(codes))
+        # With --json stdout holds one JSON document after the other, and nothing else.
+        Console(width=None if os.isatty(1) else 120, stderr="--json" in flags).print(_table(codes))
     if INTERRUPTED in codes.values():
         print("interrupted; the same command continues", file=sys.stderr)
         return INTERRUPTED
+    if set(codes.values()) == {REFUSED}:
+        return REFUSED
     return SOME_FAILED if any(codes.values()) else 0
 
 

@@ -26,7 +26,7 @@ def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
 def _window(settings: Settings, context: int) -> dict[str, Any]:
     """The context, and so many rows that a step has as many tokens as `trial.rows` windows of `trial.context`."""
     tokens = settings.trial.rows * settings.trial.context
-    if tokens % context:
+    if context < 1 or tokens % context:
         raise SettingError(
             f"sweep.values holds {context}, but a step of {tokens} tokens (trial.rows x trial.context) is no whole "
             "number of such windows; write divisors of it"

@@ -6,12 +6,13 @@ visible at this size are the slow decays that each demo size starts with (docs/a
 
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial
+from sweeps.trials import Trial, check_fresh
 from workers.settings import FRESH_BASE
 
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """One training run from the initialisation of `base.seed` for each seed of the data order."""
+    check_fresh(settings)
     return [Trial(config=settings.trial_config("zero", seed=seed)) for seed in seeds]
 
 

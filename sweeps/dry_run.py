@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from storage.errors import StorageError
 from storage.tracking_store_check import check_store
@@ -60,14 +61,15 @@ def _totals(plan: SweepPlan, machine: Machine) -> str:
 
 def _trial_table(plan: SweepPlan) -> Table:
     expected = "GPU-hours" if plan.needs_gpus else "expected"
-    table = Table(title=f"{plan.sweep.name}: {plan.sweep.question}", title_justify="left")
+    # Texts of their own: what a sweep of one's own says in square brackets would be taken for markup.
+    table = Table(title=Text(f"{plan.sweep.name}: {plan.sweep.question}"), title_justify="left")
     for column in ("trial", "seed", "identity", "steps", "rows", "window", "tokens", "state", "CPUs", expected):
         table.add_column(column, justify="left" if column in ("trial", "identity") else "right")
     for trial in plan.trials:
         config = trial.config
         steps = config.trial.steps if ARMS[config.arm].trains else 0
         table.add_row(
-            trial.label,
+            Text(trial.label),
             str(config.trial.seed),
             trial.identity[:8],
             str(steps),
@@ -89,7 +91,9 @@ def _bank_table(plan: SweepPlan) -> Table:
     for label, bank in {trial.arm.label: trial.bank for trial in plan.trials}.items():
         if bank is not None:
             sizes = (bank.row_bytes, bank.step_bytes, bank.shard_bytes, bank.worker_bytes, bank.held_bytes)
-            table.add_row(label, bank.mode, str(bank.shards), *(size(number) if number else "-" for number in sizes))
+            table.add_row(
+                Text(label), bank.mode, str(bank.shards), *(size(number) if number else "-" for number in sizes)
+            )
     return table
 
 

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from models.content import weights_file
+from models.errors import ModelError
 from storage.curve_files import read_curve
 from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
@@ -153,7 +155,20 @@ class SweepFolder:
         except (OSError, ValueError, KeyError, AttributeError):
             # Damaged since: the trial runs again.
             return None
-        return result
+        return result if self._holds_models(trial) else None
+
+    def _holds_models(self, trial: PlannedTrial) -> bool:
+        """Whether the models are there that trials without a result are yet to start from; else it trains again."""
+        waiting = [one for one in self.plan.possible if one.base == trial.identity and not self._has_result(one)]
+        try:
+            for step in {one.config.base.step for one in waiting}:
+                weights_file(self.trial(trial) / kept_model(step))
+        except ModelError:
+            return False
+        return True
+
+    def _has_result(self, trial: PlannedTrial) -> bool:
+        return (_read_json(self.trial(trial) / RESULT) or {}).get("identity") == trial.identity
 
     def _stamp(self, trial: PlannedTrial, result: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
         """Name, time and size of each file of a finished trial: while they stay, what was read of them stays true."""

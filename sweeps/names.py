@@ -71,5 +71,5 @@ def _value(config: TrialConfig, setting: str) -> Any:
 def _word(value: object) -> str:
     """A setting's value as part of a name: `0.03`, `head`, `zero+state_passing`."""
     if isinstance(value, tuple):
-        return "+".join(value)
+        return "+".join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ evaluation windows, bf16 with fp32 states, and the seeds. The Pile itself is no 
 uncopyrighted part (monology/pile-uncopyrighted), so levels of perplexity shift a little.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,16 @@ def of_paper(architecture: str, size: str) -> dict[str, Any]:
         "trial.context": context,
         "trial.rows": rows,
     }
+
+
+def untouched(changes: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Of the changes, those whose setting still has the value of the preset or the default: a user's choice stays."""
+    kept, usual = {}, Settings()
+    for key, value in changes.items():
+        group, name = key.split(".")
+        if getattr(getattr(settings, group), name) == PAPER.get(key, getattr(getattr(usual, group), name)):
+            kept[key] = value
+    return kept
 
 
 def missing_files(configs: Sequence[TrialConfig]) -> list[str]:

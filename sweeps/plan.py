@@ -1,6 +1,7 @@
 """The plan of a sweep: its trials with identity, needs and expected time, known before anything heavy is imported."""
 
 import hashlib
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +16,19 @@ from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
 from storage.tokens import check_tokenizer
 from sweeps.expected_time import expected_seconds
+from sweeps.listing import check_start, listed_trials
 from sweeps.names import ArmName, arm_names
 from sweeps.paper_preset import missing_files
-from sweeps.registry import NamedSweep, get_sweep
+from sweeps.registry import NamedSweep, Values, get_sweep
 from sweeps.settings import SettingError, Settings, build_settings, check_choices
 from sweeps.trials import Trial
 from workers.arms import ARMS
 from workers.bank_plan import BankPlan, plan_bank
 from workers.settings import FRESH_BASE, TrialConfig, trial_identity
 from workers.shapes import model_dims
+
+LONGEST_NAME = 100
+"""Characters of a label in the name of a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,9 @@ class PlannedTrial:
     @property
     def name(self) -> str:
         """Folder name: the arm, its value and the start of the identity."""
-        return f"{self.label.replace(' ', '-')}-{self.identity[:8]}"
+        # A sweep of one's own may name its trials by anything, by paths of checkpoints for example.
+        words = re.sub(r"[^\w.+-]+", "-", self.label)[:LONGEST_NAME]
+        return f"{words}-{self.identity[:8]}"
 
     @property
     def dims(self) -> ModelDims:
@@ -136,12 +143,13 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int, *, to_
     sweep = get_sweep(name)
     if seeds < 1:
         raise SettingError(f"--seeds is {seeds}; write a whole number of at least 1")
-    stage = next((text.partition("=")[2].strip() for text in assignments if text.startswith("sweep.stage=")), "")
-    settings = build_settings(sweep.preset(preset, stage), assignments, sweep.varies, sweep.fixed)
+    settings = build_settings(*_of_stage(sweep, preset, assignments), sweep.varies, sweep.fixed)
     check_choices(sweep, settings)
+    if settings.base.step and sweep.varies != "base.step":
+        raise SettingError("base.step chooses among models that training_tokens keeps of its base; leave it out here")
     first = settings.trial.seed
     try:
-        trials = sweep.trials(settings, list(range(first, first + seeds)))
+        trials = listed_trials(sweep, settings, list(range(first, first + seeds)))
         configs = [trial.config for trial in trials]
         missing = missing_files(configs)
         if missing and not to_show:
@@ -165,6 +173,18 @@ def make_plan(name: str, preset: str, assignments: list[str], seeds: int, *, to_
     )
 
 
+def _of_stage(sweep: NamedSweep, preset: str, assignments: list[str]) -> tuple[Values, list[str]]:
+    """The values of the preset at the chosen stage, the last one named, and the other assignments."""
+    parts = [assignment.partition("=") for assignment in assignments]
+    stages = [value.strip() for key, equals, value in parts if equals and key.strip() == "sweep.stage"]
+    others = [
+        text
+        for text, (key, equals, _) in zip(assignments, parts, strict=True)
+        if not equals or key.strip() != "sweep.stage"
+    ]
+    return sweep.preset(preset, stages[-1] if stages else ""), others
+
+
 def _fetch(missing: Sequence[str]) -> str:
     return f"this sweep needs files that are not shipped; fetch {'; '.join(missing)}"
 
@@ -182,6 +202,7 @@ def _planned(
                 raise SettingError(
                     f"{name.label} starts from a trial that the sweep {sweep.name} does not list before it"
                 )
+            check_start(trial, name.label)
             base = by_trial[id(trial.base)].identity
             base_hash = trained_hash(base)
         else:
@@ -196,7 +217,7 @@ def _planned(
         )
         planned.append(one)
         by_trial[id(trial)] = one
-    _refuse_twins(sweep.name, [trial.label for trial in planned])
+    _refuse_twins(sweep.name, planned)
     return tuple(planned)
 
 
@@ -205,12 +226,21 @@ def trained_hash(base: str) -> str:
     return f"trained:{base}"
 
 
-def _refuse_twins(sweep: str, labels: list[str]) -> None:
-    for label in labels:
-        if labels.count(label) > 1:
+def _refuse_twins(sweep: str, trials: Sequence[PlannedTrial]) -> None:
+    labels: set[str] = set()
+    by_identity: dict[str, str] = {}
+    for trial in trials:
+        if trial.label in labels:
             raise SettingError(
-                f"two trials of the sweep {sweep} are both called {label!r}; their results would be mixed up"
+                f"two trials of the sweep {sweep} are both called {trial.label!r}; their results would be mixed up"
             )
+        if trial.identity in by_identity:
+            raise SettingError(
+                f"the trials {by_identity[trial.identity]!r} and {trial.label!r} of the sweep {sweep} differ in "
+                "nothing that changes a number; leave one of them out"
+            )
+        labels.add(trial.label)
+        by_identity[trial.identity] = trial.label
 
 
 def checkpoint_hash(config: TrialConfig, *, shown_only: bool) -> str:

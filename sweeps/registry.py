@@ -5,13 +5,14 @@ A user's own sweep is such a file anywhere: `python -m sweeps.run path/to/mine.p
 
 import importlib
 import importlib.util
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeps.settings import SettingError, Settings, nearest
+from sweeps.settings import TRIAL_GROUPS, SettingError, Settings, known_settings, nearest, type_of
 from sweeps.trials import Trial
 
 NAMES = (
@@ -97,6 +98,23 @@ def get_sweep(name: str) -> NamedSweep:
     return sweep
 
 
+def _check_definition(sweep: NamedSweep, path: Path) -> None:
+    """Raise SettingError for a name that is no name of a folder, and for settings that there are not."""
+    if not re.fullmatch(r"[\w-]+", sweep.name):
+        raise SettingError(f"the sweep of {path} is called {sweep.name!r}; write letters, digits, - and _")
+    of_trials = [one for one in known_settings() if one.partition(".")[0] in TRIAL_GROUPS]
+    for role in ("varies", "fixed", "named", "facets"):
+        given = getattr(sweep, role)
+        for name in [given] * bool(given) if role == "varies" else given:
+            if name not in of_trials:
+                raise SettingError(
+                    f"{role} of the sweep {sweep.name} is no setting of a trial: {name!r}; did you mean "
+                    f"{nearest(name, of_trials)!r}?"
+                )
+    if sweep.varies and type_of(sweep.varies) not in (int, float):
+        raise SettingError(f"varies of the sweep {sweep.name} is {sweep.varies}, which is no number; write it in named")
+
+
 def _sweep_of_file(path: Path) -> NamedSweep:
     if not path.is_file():
         raise SettingError(f"there is no file {path}; write the path of a Python file that defines SWEEP")
@@ -115,4 +133,5 @@ def _sweep_of_file(path: Path) -> NamedSweep:
     sweep = getattr(module, "SWEEP", None)
     if not isinstance(sweep, NamedSweep):
         raise SettingError(f"{path} defines no SWEEP; write SWEEP = NamedSweep(...) as docs/own_sweeps.md shows")
+    _check_definition(sweep, path)
     return sweep

@@ -118,7 +118,7 @@ def _failures_of_missing(
         from sweeps.tune_driver import run_trials, trials_at_once
 
         at_once = trials_at_once(missing, session)
-        expected = max(trial.expected_seconds for trial in missing)
+        expected = sum(trial.expected_seconds for trial in missing) / len(missing)
         with Progress(len(plan.trials), finished, at_once, expected) as progress:
             recorder.say = progress.say
             failures = run_trials(missing, folder, session, recorder, progress)

@@ -6,7 +6,6 @@ Every mistake is a `SettingError`: one sentence that says what is wrong, where, 
 import dataclasses
 import difflib
 import glob
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from models.settings import ModelSettings
 from models.shipped import shipped_bases
 from storage.settings import BYTES_NAME, BankSettings, DataSettings, TrackingSettings
+from sweeps.setting_values import checked_value, read_value
 from workers.arms import check_arm
 from workers.setting_checks import require
 from workers.settings import (
@@ -97,6 +97,8 @@ class Settings:
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
     sweep: SweepSettings = field(default_factory=SweepSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
+    base_is_named: bool = False
+    """Whether the preset or the user names `base.checkpoint`: then it stays, whatever model a trial has."""
 
     def trial_config(self, arm: str, *, seed: int, changes: Mapping[str, Any] | None = None) -> TrialConfig:
         """The trial of one arm and seed, with the settings `group.name` of `changes` changed.
@@ -106,8 +108,10 @@ class Settings:
         values = {"trial.seed": seed, **(changes or {})}
         by_group: dict[str, dict[str, Any]] = {}
         for key, value in values.items():
-            group, name = key.split(".")
-            by_group.setdefault(group, {})[name] = value
+            group, name = _known(key)
+            if group not in TRIAL_GROUPS:
+                raise SettingError(f"{key} is no setting of a trial, so that trials cannot differ in it")
+            by_group.setdefault(group, {})[name] = _checked(key, value)
         groups = {name: dataclasses.replace(getattr(self, name), **by_group.get(name, {})) for name in TRIAL_GROUPS}
         if groups["model"] != self.model and "base.checkpoint" not in values:
             groups["base"] = dataclasses.replace(groups["base"], checkpoint=self._base_of(groups["model"]))
@@ -115,8 +119,7 @@ class Settings:
         return TrialConfig(arm=arm, **groups)
 
     def _base_of(self, model: ModelSettings) -> str:
-        own = default_base(self.model.architecture, self.model.size)
-        return default_base(model.architecture, model.size) if self.base.checkpoint == own else self.base.checkpoint
+        return self.base.checkpoint if self.base_is_named else default_base(model.architecture, model.size)
 
 
 GROUPS: dict[str, type[Any]] = {
@@ -159,15 +162,19 @@ def build_settings(
         if key in fixed:
             raise SettingError(f"{key} is what this sweep gives its trials itself; leave it out")
         values[key] = parse_value(key, text)
+        if key == "sweep.values" and not values[key]:
+            raise SettingError("sweep.values is empty; write values, or leave it out for the sweep's own")
     groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
     for key, value in values.items():
-        group, name = key.split(".")
-        groups[group][name] = value
+        group, name = _known(key)
+        groups[group][name] = _checked(key, value)
     try:
         model = ModelSettings(**groups["model"])
-        if "checkpoint" not in groups["base"]:
+        is_named = "checkpoint" in groups["base"]
+        if not is_named:
             groups["base"]["checkpoint"] = default_base(model.architecture, model.size)
-        return _with_absolute_paths(Settings(**{name: GROUPS[name](**given) for name, given in groups.items()}))
+        made = {name: GROUPS[name](**given) for name, given in groups.items()}
+        return _with_absolute_paths(Settings(**made, base_is_named=is_named))
     except SettingError:
         raise
     except ValueError as error:
@@ -229,27 +236,36 @@ def _split(assignment: str) -> tuple[str, str]:
     key = key.strip()
     if not separator:
         raise SettingError(f"--set {assignment} has no value; write --set {key or 'group.name'}=value")
+    _known(key)
+    return key, text.strip()
+
+
+def _known(key: str) -> tuple[str, str]:
+    """Group and name of a setting. Raises SettingError that names the nearest one where there is none."""
     if key not in known_settings():
         raise SettingError(f"there is no setting {key!r}; did you mean {nearest(key, known_settings())!r}?")
-    return key, text.strip()
+    group, _, name = key.partition(".")
+    return group, name
+
+
+def type_of(key: str) -> Any:
+    """Type of a known setting."""
+    group, name = _known(key)
+    return typing.get_type_hints(GROUPS[group])[name]
+
+
+def _checked(key: str, value: Any) -> Any:
+    try:
+        return checked_value(key, type_of(key), value)
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def parse_value(key: str, text: str) -> Any:
     """The value that `text` stands for, by the type of the setting `key`."""
-    group, name = key.split(".")
-    hint = typing.get_type_hints(GROUPS[group])[name]
-    if isinstance(hint, types.GenericAlias):
-        item = typing.get_args(hint)[0]
-        inside = text[1:-1] if "," in text and (text[0], text[-1]) in (("[", "]"), ("(", ")")) else text
-        return tuple(_parse_scalar(key, item, part.strip()) for part in inside.split(",") if part.strip())
-    return _parse_scalar(key, hint, text)
-
-
-def _parse_scalar(key: str, kind: type[Any], text: str) -> Any:
-    words = {int: "a whole number", float: "a number"}
-    if kind is str:
-        return text
     try:
-        return kind(text)
-    except ValueError:
-        raise SettingError(f"{key} is {text!r}; write {words[kind]}, for example --set {key}=1") from None
+        return read_value(key, type_of(key), text)
+    except SettingError:
+        raise
+    except ValueError as error:
+        raise SettingError(str(error)) from None

@@ -20,6 +20,12 @@ def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
             "leave it out, or write base.checkpoint=trained"
         )
     steps = [int(step) for step in swept(settings, NAME)]
+    for step in steps:
+        if not 1 <= step <= settings.base.steps:
+            raise SettingError(
+                f"sweep.values holds {step}, but the training has steps 1 to {settings.base.steps}; write some of "
+                "these, or raise base.steps"
+            )
     training = base_trial(settings, seeds[0])
     kept = replace(training.config.trial, keep_models=tuple(steps))
     training = replace(training, config=replace(training.config, trial=kept), arm="training")

@@ -47,11 +47,20 @@ def base_trial(settings: Settings, seed: int, changes: Changes | None = None) ->
 
 def base_training(config: TrialConfig) -> TrialConfig:
     """The training run of a base: `base.steps` steps from the initialisation of `base.seed`, from zero states."""
+    try:
+        return _base_training(config)
+    except ValueError as error:
+        raise SettingError(
+            f"in the training of the base, with base.steps and base.rows in their place: {error}"
+        ) from error
+
+
+def _base_training(config: TrialConfig) -> TrialConfig:
     base = config.base
     return replace(
         config,
         arm="zero",
-        base=replace(base, checkpoint=FRESH_BASE),
+        base=replace(base, checkpoint=FRESH_BASE, step=0),
         trial=replace(config.trial, steps=base.steps, rows=base.rows, seed=base.seed),
         optimizer=replace(
             config.optimizer,
@@ -71,7 +80,19 @@ def post_training(settings: Settings, base: Trial, arm: str, seed: int, changes:
 
 def from_scratch(settings: Settings, seed: int, changes: Changes | None = None) -> Trial:
     """A training run from zero states whose seed keys the initialisation as well as the data order."""
+    check_fresh(settings)
+    if settings.base.seed not in (0, seed):
+        raise SettingError("trial.seed keys the initialisation of a training from scratch too; leave base.seed out")
     return Trial(config=settings.trial_config("zero", seed=seed, changes={"base.seed": seed, **(changes or {})}))
+
+
+def check_fresh(settings: Settings) -> None:
+    """Raise SettingError unless the trials start from a fresh initialisation."""
+    if settings.base.checkpoint != FRESH_BASE:
+        raise SettingError(
+            f"base.checkpoint is {settings.base.checkpoint!r}, but this sweep trains from scratch; leave it out, or "
+            "write base.checkpoint=fresh"
+        )
 
 
 def swept(settings: Settings, name: str) -> Sequence[float | int]:
@@ -80,6 +101,6 @@ def swept(settings: Settings, name: str) -> Sequence[float | int]:
     if not isinstance(getattr(getattr(settings, group), field), int):
         return settings.sweep.values
     for value in settings.sweep.values:
-        if not value.is_integer():
+        if not float(value).is_integer():
             raise SettingError(f"sweep.values holds {value:g}, but {name} is a whole number; write one")
     return [int(value) for value in settings.sweep.values]

@@ -20,6 +20,8 @@ REPORT = "report"
 """Name of the report's folder within the sweep's."""
 PLAN_OF_REPORT = "plan.json"
 """In it, the plan that the last report was made of: a search adds the best of its trials to its own."""
+_NEEDED = {"sweep", "question", "preset", "trials"}
+_NEEDED_OF_TRIAL = {"name", "identity", "seed", "config"}
 NOT_FINISHED = "it did not run to its end"
 
 
@@ -60,11 +62,13 @@ def read_plan(root: Path) -> dict[str, Any]:
     """The plan of the sweep in this folder. Raises ReportError where there is none."""
     try:
         plan = json.loads((root / PLAN).read_text())
-        named = isinstance(plan, dict) and all("name" in trial for trial in plan["trials"]) and "sweep" in plan
-    except (OSError, ValueError, KeyError, TypeError):
+        named = plan.keys() >= _NEEDED and all(trial.keys() >= _NEEDED_OF_TRIAL for trial in plan["trials"])
+    except (OSError, ValueError, TypeError, AttributeError):
         named = False
     if not named:
-        raise ReportError(f"{root} is no folder of a sweep: it has no readable {PLAN}; name one below runs/")
+        raise ReportError(
+            f"{root} is no folder of a sweep: it has no {PLAN} that this version can read; name one below runs/"
+        )
     return _reported(root, plan)
 
 
@@ -74,7 +78,7 @@ def _reported(root: Path, plan: dict[str, Any]) -> dict[str, Any]:
         last: dict[str, Any] = json.loads((root / REPORT / PLAN_OF_REPORT).read_text())
     except (OSError, ValueError):
         return plan
-    return last if last.get("identity") == plan.get("identity") else plan
+    return last if isinstance(last, dict) and last.get("identity") == plan.get("identity") else plan
 
 
 def read_sweep(root: Path, plan: Mapping[str, Any] | None = None, reasons: Mapping[str, str] | None = None) -> Sweep:

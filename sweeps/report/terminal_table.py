@@ -34,7 +34,11 @@ def _rich_table(rows: Sequence[Row], title: str | None, *, compact: bool) -> "Ta
     from rich.text import Text
 
     caption = "\n".join(note for note in notes(rows) if note != HORIZON_NOTE) or None
-    table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    # A text of its own: a question in square brackets would be taken for markup.
+    heading_text = Text(title) if title else None
+    table = Table(
+        title=heading_text, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     shown = [_chosen(row, compact=compact) for row in all_cells(rows)]
     for heading in shown[0] if shown else ():
         left = heading in ("group", "arm", "length gen.")

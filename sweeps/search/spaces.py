@@ -87,12 +87,24 @@ def make_space(name: str, settings: Settings) -> Space:
         raise SettingError(
             f"there is no space {name!r}; did you mean {nearest(name, list(SPACES))!r}? Write --space full"
         )
+    _check_settings(name, settings)
     space = {"noise": _noise, "passing": _passing, "full": _full}[name](settings)
     arms = tuple(arm for arm in space.arms if not settings.sweep.arms or arm in settings.sweep.arms)
     if len(arms) < len(settings.sweep.arms) or not arms:
         raise SettingError(f"sweep.arms may choose from {', '.join(space.arms)} in the space {name}")
     kept = [one for one in space.parameters if not one.arms or set(one.arms) & set(arms)]
     return replace(space, arms=arms, parameters=tuple(kept))
+
+
+def _check_settings(space: str, settings: Settings) -> None:
+    contexts = settings.search.contexts
+    for setting, value in (("sweep.sizes", settings.sweep.sizes), ("search.contexts", contexts)):
+        if value and space != "full":
+            raise SettingError(f"{setting} is set, but the space {space} does not choose it; leave it out")
+    if len(set(contexts)) != len(contexts):
+        raise SettingError(f"search.contexts has a value twice: {', '.join(map(str, contexts))}; write each once")
+    if not settings.optimizer.peak_lr:
+        raise SettingError("optimizer.peak_lr is 0.0, but a search chooses rates around it; write a number above 0")
 
 
 def _noise(settings: Settings) -> Space:
@@ -148,7 +160,7 @@ def _contexts_around(settings: Settings) -> tuple[int, ...]:
     """From half of the context to four times, as far as the tokens of a step divide and the windows reach beyond."""
     context, found = settings.trial.context, []
     for candidate in (context // 2, context, 2 * context, 4 * context):
-        if candidate < settings.eval.length and (settings.trial.rows * context) % max(1, candidate) == 0:
+        if 0 < candidate < settings.eval.length and (settings.trial.rows * context) % candidate == 0:
             found.append(candidate)
     return tuple(found)
 

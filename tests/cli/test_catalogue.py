@@ -45,6 +45,11 @@ def test_a_sweep_beside_all_is_a_mistake(run_command: Command) -> None:
     assert done.returncode == 2 and "leave out the name of a sweep" in done.stderr
 
 
+def test_what_every_sweep_refuses_is_a_mistake_of_the_command(run_command: Command) -> None:
+    done = run_command("--all", "--dry-run", "--preset", "nope", timeout=600)
+    assert done.returncode == 2 and done.stderr.count("has no preset 'nope'") == len(CATALOGUE)
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_catalogue_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:

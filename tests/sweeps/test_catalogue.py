@@ -137,3 +137,51 @@ def test_time_grows_with_the_size_of_the_model() -> None:
     small, large = (next(t for t in plan.trials if t.config.model.size == size) for size in ("demo-64", "demo-192"))
     assert expected_seconds(large.config, large.dims.parameters()) > 2 * small.expected_seconds
     assert replace(small.config, model=large.config.model) == large.config
+
+
+@pytest.mark.parametrize("stage", [["sweep.stage=posttrain"], [" sweep.stage = posttrain"]])
+def test_settings_and_trials_are_those_of_one_stage(stage: list[str]) -> None:
+    usual = make_plan("warmup", "demo", ["sweep.stage=posttrain"], 1)
+    assert make_plan("warmup", "demo", stage, 1).identity == usual.identity
+    assert make_plan("warmup", "demo", ["sweep.stage=pretrain", *stage], 1).identity == usual.identity
+
+
+def test_an_empty_stage_is_the_first_one() -> None:
+    assert make_plan("warmup", "demo", ["sweep.stage="], 1).identity == make_plan("warmup", "demo", [], 1).identity
+
+
+def test_all_sizes_start_from_trained_bases_where_that_is_asked_for() -> None:
+    plan = make_plan("model_size", "demo", ["model.size=demo-64"], 1)
+    trained = {trial.config.base.checkpoint for trial in plan.trials if trial.arm.arm != "base"}
+    assert trained == {TRAINED_BASE}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "assignments", "sentence"),
+    [
+        ("warmup", ["base.checkpoint=demo-mamba2"], "this sweep trains from scratch"),
+        ("warmup", ["base.seed=4"], "leave base.seed out"),
+        ("demo_base", ["base.checkpoint=trained"], "this sweep trains from scratch"),
+        ("context_length", ["sweep.values=0"], "sweep.values holds 0"),
+        ("noise_scale", ["sweep.values="], "sweep.values is empty"),
+        ("noise_scale", ["base.step=40", "base.checkpoint=trained"], "leave it out here"),
+        ("training_tokens", ["base.steps=100"], "sweep.values holds 165, but the training has steps 1 to 100"),
+        ("model_size", ["base.rows=7", "trial.workers=2"], "in the training of the base"),
+        ("architectures", ["base.checkpoint=demo-mamba2"], "is a mamba2, but the chosen model a mamba1"),
+    ],
+)
+def test_settings_that_would_make_another_sweep_of_it(sweep: str, assignments: list[str], sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        make_plan(sweep, "demo", assignments, 1)
+
+
+def test_on_the_paper_recipe_of_architectures_a_users_choice_stays() -> None:
+    chosen = ["trial.context=1024", "trial.rows=512", "base.steps=10", "optimizer.peak_lr=2e-4"]
+    plan = make_plan("architectures", "paper", chosen, 1, to_show=True)
+    trained = [trial.config for trial in plan.trials if trial.arm.arm != "base"]
+    assert {(one.trial.context, one.trial.rows, one.optimizer.peak_lr) for one in trained} == {(1024, 512, 2e-4)}
+    assert {one.base.steps for one in trained} == {10}
+    sizes = make_plan(
+        "architectures", "paper", ["model.size=370m", "sweep.architectures=mamba1,mamba2"], 1, to_show=True
+    )
+    assert {trial.config.model.size for trial in sizes.trials} == {"370m"}

@@ -174,3 +174,34 @@ def test_a_damaged_plan_does_not_open_the_folder_to_another_sweep(tmp_path: Path
     assert choose_folder(plan(), tmp_path / "out", fresh=False) == tmp_path / "out"
     with pytest.raises(SettingError, match="not a sweep"):
         choose_folder(plan("trial.steps=5"), tmp_path / "out", fresh=False)
+
+
+def test_a_base_whose_model_is_gone_trains_again_while_a_trial_is_yet_to_start_from_it(tmp_path: Path) -> None:
+    trained = make_plan("model_size", "demo", ["sweep.sizes=tiny"], 1)
+    base = trained.trials[0]
+    with SweepFolder(tmp_path / "out", trained) as folder:
+        place = finish(folder, 0)
+        assert folder.result(base) is None
+        (place / "model").mkdir()
+        (place / "model" / "model.safetensors").touch()
+        assert folder.result(base) is not None
+        (place / "model" / "model.safetensors").unlink()
+        assert folder.result(base) is None
+        for number in range(1, len(trained.trials)):
+            finish(folder, number)
+        assert folder.result(base) is not None
+
+
+def test_of_a_training_every_model_that_it_keeps_is_looked_for(tmp_path: Path) -> None:
+    trained = make_plan("training_tokens", "demo", ["base.steps=4", "sweep.values=2,4", "model.size=tiny"], 1)
+    training = trained.trials[0]
+    with SweepFolder(tmp_path / "out", trained) as folder:
+        place = finish(folder, 0)
+        for name in ("model", "model-2"):
+            (place / name).mkdir()
+            (place / name / "model.safetensors").touch()
+        assert folder.result(training) is None
+        (place / "model-2").rename(place / "model-4")
+        assert folder.result(training) is None
+        (place / "model").rename(place / "model-2")
+        assert folder.result(training) is not None

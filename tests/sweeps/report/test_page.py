@@ -154,10 +154,10 @@ def test_the_command_writes_the_report_of_a_folder_alone(tmp_path: Path) -> None
 def test_the_command_says_what_a_folder_lacks(tmp_path: Path) -> None:
     done = run_command(tmp_path)
     assert done.returncode == 2
-    assert (
-        done.stderr
-        == f"error: {tmp_path} is no folder of a sweep: it has no readable sweep.json; name one below runs/\n"
+    sentence = (
+        f"{tmp_path} is no folder of a sweep: it has no sweep.json that this version can read; name one below runs/"
     )
+    assert done.stderr == f"error: {sentence}\n"
     assert not (tmp_path / "report").exists()
 
 

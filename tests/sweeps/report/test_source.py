@@ -1,8 +1,9 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from sweeps.report.source import NOT_FINISHED, ReportError, read_sweep
+from sweeps.report.source import NOT_FINISHED, ReportError, read_plan, read_sweep
 from tests.sweeps.report.makers import Made, make_folder
 
 
@@ -46,5 +47,23 @@ def test_a_damaged_curve_makes_its_trial_one_that_did_not_finish(tmp_path: Path)
 def test_a_folder_that_is_none_of_a_sweep_is_one_sentence(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(ReportError, match="is no folder of a sweep: it has no readable sweep.json"):
+    with pytest.raises(ReportError, match="is no folder of a sweep: it has no sweep.json that this version can read"):
         read_sweep(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["question", "preset", "name", "config"])
+def test_a_plan_of_another_version_is_refused_in_one_sentence(tmp_path: Path, lost: str) -> None:
+    trial = {"name": {}, "identity": "0", "seed": 0, "config": {}}
+    plan = {"sweep": "mine", "question": "Mine?", "preset": "demo", "trials": [trial]}
+    (plan if lost in plan else trial).pop(lost)
+    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    with pytest.raises(ReportError, match="no sweep.json that this version can read"):
+        read_plan(tmp_path)
+
+
+def test_a_damaged_plan_of_the_last_report_is_passed_over(tmp_path: Path) -> None:
+    plan = {"sweep": "mine", "question": "Mine?", "preset": "demo", "trials": []}
+    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "plan.json").write_text("[]")
+    assert read_plan(tmp_path) == plan

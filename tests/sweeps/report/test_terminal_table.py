@@ -44,3 +44,9 @@ def test_long_names_cut_no_number_at_any_width(width: int) -> None:
     text = printed(rows, width)
     assert max(map(len, text.splitlines())) <= width and "…" not in text
     assert "zero+state_passing" in text and all(f"{row['ppl_8k']:.2f}" in text for row in rows)
+
+
+def test_a_question_in_square_brackets_is_text() -> None:
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(rich_table(summary_rows(sweep()), "Does [bold]it[/nope] matter?", 160))
+    assert "Does [bold]it[/nope] matter?" in console.export_text()

@@ -160,3 +160,22 @@ def test_a_space_keeps_to_the_arms_that_were_chosen() -> None:
     space = make_space("full", small_plan("full", "sweep.arms=zero,tbtt").settings)
     assert space.arms == ("zero", "tbtt")
     assert "intervention.sigma" not in {one.setting for one in space.parameters}
+
+
+@pytest.mark.parametrize(
+    ("space", "assignments", "sentence"),
+    [
+        ("noise", ["sweep.sizes=demo-64"], "sweep.sizes is set, but the space noise does not choose it"),
+        ("passing", ["search.contexts=64"], "search.contexts is set, but the space passing does not choose it"),
+        ("full", ["search.contexts=64,64"], "search.contexts has a value twice"),
+        ("full", ["optimizer.peak_lr=0", "optimizer.min_lr=0"], "a search chooses rates around it"),
+    ],
+)
+def test_settings_that_a_space_has_no_use_for(space: str, assignments: list[str], sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        make_search_plan(space, "far", 3, "demo", assignments)
+
+
+def test_half_of_a_context_of_one_is_no_context() -> None:
+    with pytest.raises(SettingError, match="write powers of two as search.contexts and as trial.context"):
+        make_search_plan("full", "far", 3, "demo", ["trial.context=1"])
