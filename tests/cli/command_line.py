@@ -18,6 +18,7 @@ SMALL = (
     "eval.windows=3",
     "eval.select_windows=2",
     "eval.apart_windows=1",
+    "eval.diagnostic_windows=0",
 )
 """Settings of a sweep that runs in seconds."""
 
