@@ -1,4 +1,4 @@
-"""Where the time of a finished sweep went: training, evaluation and checkpoints of each trial, from its own records.
+"""Where the time of a finished sweep went: training, evaluation, diagnostics and checkpoints of each trial, from its own records.
 
 python -m benchmarks.demo_time runs/noise_scale-1234abcd
 """
@@ -28,15 +28,18 @@ def main() -> None:
                 labels[result["identity"]],
                 f"{seconds['training']:.1f} s",
                 f"{seconds['evaluation']:.1f} s",
+                f"{seconds['diagnostics']:.1f} s",
                 f"{seconds['checkpoints']:.2f} s",
                 f"{total:.1f} s",
                 f"{seconds['training'] / total:.0%}",
                 f"{seconds['evaluation'] / total:.0%}",
+                f"{seconds['diagnostics'] / total:.0%}",
                 f"{seconds['checkpoints'] / total:.1%}",
             ]
         )
-    columns = ["trial", "training", "evaluation", "checkpoints", "in all"]
-    print(table([*columns, "training share", "evaluation share", "checkpoint share"], rows))
+    columns = ["trial", "training", "evaluation", "diagnostics", "checkpoints", "in all"]
+    shares = [f"{what} share" for what in ("training", "evaluation", "diagnostics", "checkpoint")]
+    print(table([*columns, *shares], rows))
     wall = json.loads((folder / "session.json").read_text())
     print(f"Wall time of the last run: {wall['seconds']:.0f} s, {wall['trials']} trials, {wall['at_once']} at once.")
 
