@@ -1,4 +1,4 @@
-"""Where the time of a finished sweep went: training, evaluation, diagnostics and checkpoints of each trial, from its own records.
+"""Where the time of a finished sweep went: the parts of each trial, from its own records.
 
 python -m benchmarks.demo_time runs/noise_scale-1234abcd
 """
