@@ -6,21 +6,16 @@ from sweeps.demo_preset import DEMO
 from sweeps.paper_preset import BASE_RATES, CONTEXTS, PAPER, of_paper, untouched
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Changes, Trial, beside_base
 
 PAPER_SIZES = {"mamba1": "130m", "mamba2": "130m", "gla": "70m", "rwkv6": "70m"}
 
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """For each architecture: base once, then zero and state passing for each seed."""
-    listed: list[Trial] = []
-    for architecture in settings.sweep.architectures or (settings.model.architecture,):
-        model = _model(settings, architecture)
-        base = base_trial(settings, seeds[0], model)
-        listed.append(base)
-        for seed in seeds:
-            listed += [post_training(settings, base, arm, seed, model) for arm in ("zero", "state_passing")]
-    return listed
+    arms: list[tuple[str, Changes]] = [("zero", {}), ("state_passing", {})]
+    models = [_model(settings, name) for name in settings.sweep.architectures or (settings.model.architecture,)]
+    return [trial for model in models for trial in beside_base(settings, seeds, arms, model)]
 
 
 def _model(settings: Settings, architecture: str) -> dict[str, Any]:

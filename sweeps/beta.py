@@ -4,7 +4,7 @@ from sweeps.demo_preset import DEMO
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 BETAS = (0.0, 0.1, 0.5, 0.9, 0.99)
 """Weight of the old mean and variance: from the newest batch alone to an average over a hundred steps."""
@@ -12,14 +12,8 @@ BETAS = (0.0, 0.1, 0.5, 0.9, 0.99)
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then zero, every beta and state passing for each seed."""
-    base = base_trial(settings, seeds[0])
-    listed = [base]
-    for seed in seeds:
-        listed.append(post_training(settings, base, "zero", seed))
-        for beta in settings.sweep.values:
-            listed.append(post_training(settings, base, "fitted_noise", seed, {"intervention.beta": beta}))
-        listed.append(post_training(settings, base, "state_passing", seed))
-    return listed
+    betas = [("fitted_noise", {"intervention.beta": beta}) for beta in settings.sweep.values]
+    return beside_base(settings, seeds, [("zero", {}), *betas, ("state_passing", {})])
 
 
 SWEEP = NamedSweep(

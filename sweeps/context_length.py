@@ -1,12 +1,13 @@
 """context_length: the training window at a fixed number of tokens, when training from scratch or after it."""
 
+import itertools
 from typing import Any
 
 from sweeps.demo_preset import DEMO, FROM_SCRATCH
 from sweeps.paper_preset import BASE_RATES, PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import SettingError, Settings
-from sweeps.trials import Trial, base_trial, from_scratch, post_training, swept
+from sweeps.trials import Trial, beside_base, from_scratch, swept
 from workers.settings import FRESH_BASE
 
 NAME = "trial.context"
@@ -17,10 +18,7 @@ def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     windows = [_window(settings, int(context)) for context in swept(settings, NAME)]
     if settings.sweep.stage == "pretrain":
         return [from_scratch(settings, seed, window) for seed in seeds for window in windows]
-    base = base_trial(settings, seeds[0])
-    arms = ("zero", "state_passing")
-    listed = [post_training(settings, base, arm, seed, window) for seed in seeds for arm in arms for window in windows]
-    return [base, *listed]
+    return beside_base(settings, seeds, itertools.product(("zero", "state_passing"), windows))
 
 
 def _window(settings: Settings, context: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from sweeps.demo_preset import DEMO, SIGMA
 from sweeps.paper_preset import PAPER, post_training_rate
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "random_noise": ({},),
@@ -25,15 +25,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """For each size: base once, then zero and the arms, or those of `sweep.arms`, for each seed."""
     chosen = [arm for arm in VARIANTS if not settings.sweep.arms or arm in settings.sweep.arms]
-    listed: list[Trial] = []
-    for model in models(settings):
-        base = base_trial(settings, seeds[0], model)
-        listed.append(base)
-        for seed in seeds:
-            listed.append(post_training(settings, base, "zero", seed, model))
-            for arm in chosen:
-                listed += [post_training(settings, base, arm, seed, {**model, **one}) for one in VARIANTS[arm]]
-    return listed
+    arms = [("zero", {}), *((arm, one) for arm in chosen for one in VARIANTS[arm])]
+    return [trial for model in models(settings) for trial in beside_base(settings, seeds, arms, model)]
 
 
 def models(settings: Settings) -> list[dict[str, Any]]:

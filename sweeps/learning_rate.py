@@ -1,10 +1,12 @@
 """learning_rate: the peak rate of post-training, for the control, noise and state passing."""
 
+import itertools
+
 from sweeps.demo_preset import DEMO, SIGMA
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 NAME = "optimizer.peak_lr"
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
@@ -15,9 +17,8 @@ ARMS = ("zero", "random_noise", "state_passing")
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then each arm at every rate for each seed."""
-    base = base_trial(settings, seeds[0])
     rates = [{NAME: rate, "optimizer.min_lr": rate * FINAL_SHARE} for rate in settings.sweep.values]
-    return [base] + [post_training(settings, base, arm, seed, rate) for seed in seeds for arm in ARMS for rate in rates]
+    return beside_base(settings, seeds, itertools.product(ARMS, rates))
 
 
 SWEEP = NamedSweep(

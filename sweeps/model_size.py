@@ -5,19 +5,14 @@ from sweeps.interventions import models
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Changes, Trial, beside_base
 from workers.settings import TRAINED_BASE
 
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """For each size: base once, then zero and state passing for each seed."""
-    listed: list[Trial] = []
-    for model in models(settings):
-        base = base_trial(settings, seeds[0], model)
-        listed.append(base)
-        for seed in seeds:
-            listed += [post_training(settings, base, arm, seed, model) for arm in ("zero", "state_passing")]
-    return listed
+    arms: list[tuple[str, Changes]] = [("zero", {}), ("state_passing", {})]
+    return [trial for model in models(settings) for trial in beside_base(settings, seeds, arms, model)]
 
 
 SWEEP = NamedSweep(

@@ -4,7 +4,7 @@ from sweeps.demo_preset import DEMO
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Standard deviations around that of the demo base's state: 0.03 after 256 bytes, 0.09 after 8K."""
@@ -12,14 +12,8 @@ SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then zero, every sigma and state passing for each seed."""
-    base = base_trial(settings, seeds[0])
-    listed = [base]
-    for seed in seeds:
-        listed.append(post_training(settings, base, "zero", seed))
-        for sigma in settings.sweep.values:
-            listed.append(post_training(settings, base, "random_noise", seed, {"intervention.sigma": sigma}))
-        listed.append(post_training(settings, base, "state_passing", seed))
-    return listed
+    sigmas = [("random_noise", {"intervention.sigma": sigma}) for sigma in settings.sweep.values]
+    return beside_base(settings, seeds, [("zero", {}), *sigmas, ("state_passing", {})])
 
 
 SWEEP = NamedSweep(

@@ -6,7 +6,7 @@ from sweeps.demo_preset import DEMO, SIGMA
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("random_noise", {}),
@@ -22,12 +22,7 @@ of any age; the newest ones."""
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then zero and the ladder for each seed."""
-    base = base_trial(settings, seeds[0])
-    listed = [base]
-    for seed in seeds:
-        listed.append(post_training(settings, base, "zero", seed))
-        listed += [post_training(settings, base, arm, seed, changes) for arm, changes in LADDER]
-    return listed
+    return beside_base(settings, seeds, [("zero", {}), *LADDER])
 
 
 SWEEP = NamedSweep(

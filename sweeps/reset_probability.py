@@ -1,10 +1,12 @@
 """reset_probability: how often a carried state is replaced by zero, from never to always."""
 
+import itertools
+
 from sweeps.demo_preset import DEMO
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 PROBABILITIES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 ARMS = ("state_passing", "tbtt")
@@ -12,15 +14,8 @@ ARMS = ("state_passing", "tbtt")
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then zero, and both arms at every probability for each seed."""
-    base = base_trial(settings, seeds[0])
-    listed = [base]
-    for seed in seeds:
-        listed.append(post_training(settings, base, "zero", seed))
-        for arm in ARMS:
-            for probability in settings.sweep.values:
-                change = {"intervention.reset_probability": probability}
-                listed.append(post_training(settings, base, arm, seed, change))
-    return listed
+    resets = [{"intervention.reset_probability": probability} for probability in settings.sweep.values]
+    return beside_base(settings, seeds, [("zero", {}), *itertools.product(ARMS, resets)])
 
 
 SWEEP = NamedSweep(

@@ -1,21 +1,21 @@
 """steps: how much post-training it takes, with state passing and in the control."""
 
+import itertools
+
 from sweeps.demo_preset import DEMO
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training, swept
+from sweeps.trials import Trial, beside_base, swept
 
 NAME = "trial.steps"
+ARMS = ("zero", "state_passing")
 STEPS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then zero and state passing for every number of steps and each seed."""
-    base = base_trial(settings, seeds[0])
-    changes = [{NAME: steps} for steps in swept(settings, NAME)]
-    arms = ("zero", "state_passing")
-    return [base] + [post_training(settings, base, arm, seed, one) for seed in seeds for arm in arms for one in changes]
+    return beside_base(settings, seeds, itertools.product(ARMS, [{NAME: steps} for steps in swept(settings, NAME)]))
 
 
 SWEEP = NamedSweep(

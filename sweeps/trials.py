@@ -5,7 +5,7 @@ A sweep that starts from a checkpoint evaluates it as it is, in the arm `base`. 
 is then the row `base`, and the others of the same model wait for it and start from the model that it leaves behind.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,20 @@ def post_training(settings: Settings, base: Trial, arm: str, seed: int, changes:
     """A trial of this arm and seed that starts from `base`; `changes` must hold those of the base."""
     config = settings.trial_config(arm, seed=seed, changes=changes)
     return Trial(config=config, base=base if config.base.checkpoint == TRAINED_BASE else None)
+
+
+def beside_base(
+    settings: Settings, seeds: Sequence[int], arms: Iterable[tuple[str, Changes]], model: Changes | None = None
+) -> list[Trial]:
+    """The base once, then for each seed every arm with its changes.
+
+    `model` holds changes that all of them share, base included: the model's size, for example.
+    """
+    shared, listed = dict(model or {}), list(arms)
+    base = base_trial(settings, seeds[0], shared)
+    return [base] + [
+        post_training(settings, base, arm, seed, {**shared, **changes}) for seed in seeds for arm, changes in listed
+    ]
 
 
 def from_scratch(settings: Settings, seed: int, changes: Changes | None = None) -> Trial:

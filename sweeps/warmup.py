@@ -1,10 +1,12 @@
 """warmup: the share of the steps spent on warm-up, when training from scratch or after it."""
 
+import itertools
+
 from sweeps.demo_preset import DEMO, FROM_SCRATCH
 from sweeps.paper_preset import BASE_RATES, PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, from_scratch, post_training
+from sweeps.trials import Trial, beside_base, from_scratch
 from workers.settings import FRESH_BASE
 
 SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
@@ -16,11 +18,7 @@ def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     shares = [{NAME: share} for share in settings.sweep.values]
     if settings.sweep.stage == "pretrain":
         return [from_scratch(settings, seed, share) for seed in seeds for share in shares]
-    base = base_trial(settings, seeds[0])
-    arms = ("zero", "state_passing")
-    return [base] + [
-        post_training(settings, base, arm, seed, share) for seed in seeds for arm in arms for share in shares
-    ]
+    return beside_base(settings, seeds, itertools.product(("zero", "state_passing"), shares))
 
 
 SWEEP = NamedSweep(

@@ -6,7 +6,7 @@ from sweeps.demo_preset import DEMO
 from sweeps.paper_preset import PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
-from sweeps.trials import Trial, base_trial, post_training
+from sweeps.trials import Trial, beside_base
 
 PARTS, RESETS, PASSING = "intervention.parts", "intervention.reset_by", "intervention.passing"
 CHOICES: tuple[dict[str, Any], ...] = (
@@ -21,12 +21,7 @@ CHOICES: tuple[dict[str, Any], ...] = (
 
 def trials(settings: Settings, seeds: list[int]) -> list[Trial]:
     """base once, then zero and every choice for each seed."""
-    base = base_trial(settings, seeds[0])
-    listed = [base]
-    for seed in seeds:
-        listed.append(post_training(settings, base, "zero", seed))
-        listed += [post_training(settings, base, "state_passing", seed, choice) for choice in CHOICES]
-    return listed
+    return beside_base(settings, seeds, [("zero", {}), *(("state_passing", choice) for choice in CHOICES)])
 
 
 SWEEP = NamedSweep(
