@@ -5,7 +5,7 @@ from pathlib import Path
 from storage.checkpoints import check_newest_layout
 from storage.errors import StorageError
 from sweeps.folder import SweepFolder
-from sweeps.plan import SweepPlan
+from sweeps.planned import SweepPlan
 from sweeps.settings import SettingError
 from workers.trial_files import CHECKPOINTS, RESULT, checkpoint_layout
 

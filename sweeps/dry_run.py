@@ -13,7 +13,7 @@ from sweeps.continuation import check_continuation
 from sweeps.folder import choose_folder
 from sweeps.gpu_hours import gpu_hours, gpu_line, training_tokens
 from sweeps.machine import Machine, this_machine
-from sweeps.plan import SweepPlan
+from sweeps.planned import SweepPlan
 from sweeps.progress import duration
 from sweeps.resources import bank_needs, check_resources, size
 from sweeps.settings import SettingError

@@ -17,7 +17,7 @@ from storage.curve_files import read_curve
 from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
 from storage.measurements import Measurements, read_measurements
-from sweeps.plan import PlannedTrial, SweepPlan
+from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
 from workers.settings import TrialConfig
 from workers.trial_files import FAILURE, HISTORY, RESULT, kept_model

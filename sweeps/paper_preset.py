@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps.settings import PUBLISHED_BASES, Settings
+from sweeps.places import PUBLISHED_BASES
+from sweeps.settings import Settings
 from workers.settings import TrialConfig
 
 TOKENIZER = "EleutherAI/gpt-neox-20b/tokenizer.json"

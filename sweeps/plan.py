@@ -1,137 +1,25 @@
 """The plan of a sweep: its trials with identity, needs and expected time, known before anything heavy is imported."""
 
-import hashlib
-import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from models.architecture import ModelDims
 from models.content import check_checkpoint, content_hash
 from models.errors import ModelError
 from models.shipped import checkpoint_folder
 from storage.documents import check_files, data_content_hash
 from storage.errors import StorageError
 from storage.tokens import check_tokenizer
-from sweeps.expected_time import expected_seconds
 from sweeps.listing import check_start, listed_trials
-from sweeps.names import ArmName, arm_names
+from sweeps.names import arm_names
 from sweeps.paper_preset import missing_files
+from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.registry import NamedSweep, Values, get_sweep
-from sweeps.settings import SettingError, Settings, build_settings, check_choices
+from sweeps.settings import SettingError, build_settings, check_choices
 from sweeps.trials import Trial
 from workers.arms import ARMS
-from workers.bank_plan import BankPlan, plan_bank
 from workers.settings import FRESH_BASE, TrialConfig, trial_identity
 from workers.shapes import model_dims
-
-LONGEST_NAME = 100
-"""Characters of a label in the name of a folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedTrial:
-    """One trial as it will run."""
-
-    arm: ArmName
-    label: str
-    """The arm's label, with the seed where there are several."""
-    config: TrialConfig
-    """Its `base.checkpoint` is `trained` where it starts from the model of another trial."""
-    identity: str
-    base: str | None = None
-    """Identity of the trial whose model it starts from."""
-
-    @property
-    def name(self) -> str:
-        """Folder name: the arm, its value and the start of the identity."""
-        # A sweep of one's own may name its trials by anything, by paths of checkpoints for example.
-        words = re.sub(r"[^\w.+-]+", "-", self.label)[:LONGEST_NAME]
-        return f"{words}-{self.identity[:8]}"
-
-    @property
-    def dims(self) -> ModelDims:
-        """Dimensions of the model."""
-        return model_dims(self.config)
-
-    @property
-    def cpus(self) -> int:
-        """CPUs that the trial keeps busy."""
-        return self.config.trial.workers * self.config.trial.threads
-
-    @property
-    def bank(self) -> BankPlan | None:
-        """What it asks of the state bank; None for an arm that uses none."""
-        return plan_bank(self.config)
-
-    @property
-    def expected_seconds(self) -> float:
-        """Rough duration on one CPU thread of this kind of machine, see `sweeps.expected_time`."""
-        return expected_seconds(self.config, self.dims.parameters())
-
-    def as_json(self) -> dict[str, Any]:
-        """What `--dry-run --json` shows of the trial."""
-        return {
-            "arm": self.config.arm,
-            "seed": self.config.trial.seed,
-            "label": self.label,
-            "name": self.arm.as_json(),
-            "identity": self.identity,
-            "starts_from": self.base,
-            "config": self.config.to_dict(),
-            "resources": {"workers": self.config.trial.workers, "cpus": self.cpus},
-            "bank": self.bank.as_json() if self.bank else None,
-            "expected_seconds": round(self.expected_seconds, 1),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepPlan:
-    """A named sweep with its settings resolved into trials."""
-
-    sweep: NamedSweep
-    preset: str
-    settings: Settings
-    trials: tuple[PlannedTrial, ...]
-    command: str
-    """The command line that makes this plan."""
-    missing: tuple[str, ...] = ()
-    """What it needs of published files that are not here, a sentence each: then it can be shown, but not run."""
-
-    @property
-    def identity(self) -> str:
-        """Hash of the sweep's name and its trials' identities."""
-        text = "\n".join([self.sweep.name, *sorted(trial.identity for trial in self.trials)])
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def needs_gpus(self) -> bool:
-        """Whether its trials ask for GPUs, not for whatever there is."""
-        return self.settings.trial.device == "cuda"
-
-    @property
-    def default_folder(self) -> Path:
-        """`runs/<sweep>-<identity8>`."""
-        return Path("runs") / f"{self.sweep.name}-{self.identity[:8]}"
-
-    @property
-    def possible(self) -> tuple[PlannedTrial, ...]:
-        """Trials that stand for all that may run: of a sweep all of them."""
-        return self.trials
-
-    @property
-    def number_of_trials(self) -> int:
-        """How many run."""
-        return len(self.trials)
-
-    def concurrency(self, cpus: int, gpus: int = 0) -> int:
-        """Trials that run at once on so many CPUs and GPUs."""
-        at_once = cpus // max(trial.cpus for trial in self.possible)
-        if gpus and self.settings.trial.device != "cpu":
-            at_once = min(at_once, gpus // self.settings.trial.workers)
-        return max(1, at_once)
 
 
 def make_plan(name: str, preset: str, assignments: list[str], seeds: int, *, to_show: bool = False) -> SweepPlan:

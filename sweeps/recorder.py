@@ -11,7 +11,7 @@ from typing import Any
 from storage.tracking import EndStatus, TrackedRun, Tracker, TrackingError
 from sweeps.folder import SweepFolder
 from sweeps.interrupts import held_back
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.report.figure_lines import styles
 
 CURVE_KEYS = {"report": "ppl_by_position", "select": "select/ppl_by_position", "apart": "apart/ppl_by_position"}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sweeps.machine import Machine
-from sweeps.plan import PlannedTrial, SweepPlan
+from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
 
 

@@ -15,7 +15,7 @@ from sweeps.registry import NAMES, get_sweep
 from sweeps.settings import SEARCH, SettingError
 
 if TYPE_CHECKING:
-    from sweeps.plan import SweepPlan
+    from sweeps.planned import SweepPlan
 
 READER_GONE = 1
 USAGE_ERROR = 2

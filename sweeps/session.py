@@ -18,7 +18,7 @@ from sweeps.dry_run import check_before_start
 from sweeps.folder import SESSION, SweepFolder
 from sweeps.interrupts import catch_signals, exit_code
 from sweeps.machine import machine_cpus
-from sweeps.plan import PlannedTrial, SweepPlan
+from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.progress import Progress
 from sweeps.ray_session import RayStartError, ray_session
 from sweeps.recorder import Recorder

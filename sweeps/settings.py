@@ -5,22 +5,18 @@ Every mistake is a `SettingError`: one sentence that says what is wrong, where, 
 
 import dataclasses
 import difflib
-import glob
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.settings import ModelSettings
-from models.shipped import shipped_bases
-from storage.settings import BYTES_NAME, BankSettings, DataSettings, TrackingSettings
+from storage.settings import BankSettings, DataSettings, TrackingSettings
+from sweeps.places import PUBLISHED_BASES, absolute_base, absolute_data, default_base
 from sweeps.setting_values import checked_value, read_value
 from workers.arms import check_arm
 from workers.setting_checks import require
 from workers.settings import (
-    FRESH_BASE,
-    TRAINED_BASE,
     TRIAL_GROUPS,
     BaseSettings,
     EvalSettings,
@@ -32,13 +28,6 @@ from workers.settings import (
 
 if TYPE_CHECKING:
     from sweeps.registry import NamedSweep
-
-PUBLISHED_BASES = {
-    **{("mamba1", size): f"state-spaces/mamba-{size}" for size in ("130m", "370m", "790m", "1.4b", "2.8b")},
-    **{("mamba2", size): f"state-spaces/mamba2-{size}" for size in ("130m", "370m", "780m", "1.3b", "2.7b")},
-}
-"""Published checkpoints by architecture and size: their names, and the folders below the current one that hold them."""
-
 
 SEARCH = "search"
 """Name of the sweep whose trials are not listed but suggested, see `sweeps.search`."""
@@ -115,7 +104,7 @@ class Settings:
         groups = {name: dataclasses.replace(getattr(self, name), **by_group.get(name, {})) for name in TRIAL_GROUPS}
         if groups["model"] != self.model and "base.checkpoint" not in values:
             groups["base"] = dataclasses.replace(groups["base"], checkpoint=self._base_of(groups["model"]))
-        groups["base"] = _with_absolute_folder(groups["base"])
+        groups["base"] = absolute_base(groups["base"])
         return TrialConfig(arm=arm, **groups)
 
     def _base_of(self, model: ModelSettings) -> str:
@@ -128,12 +117,6 @@ GROUPS: dict[str, type[Any]] = {
     "sweep": SweepSettings,
     "search": SearchSettings,
 }
-
-
-def default_base(architecture: str, size: str) -> str:
-    """What a model starts from where nothing says it: the base shipped for it, the published one, or one to train."""
-    shipped = f"{size}-{architecture}"
-    return shipped if shipped in shipped_bases() else PUBLISHED_BASES.get((architecture, size), TRAINED_BASE)
 
 
 def known_settings() -> list[str]:
@@ -174,7 +157,11 @@ def build_settings(
         if not is_named:
             groups["base"]["checkpoint"] = default_base(model.architecture, model.size)
         made = {name: GROUPS[name](**given) for name, given in groups.items()}
-        return _with_absolute_paths(Settings(**made, base_is_named=is_named))
+        made["data"] = absolute_data(made["data"])
+        # A published name stays a name here: the base of another size may have to take its place.
+        if is_named and made["base"].checkpoint not in PUBLISHED_BASES.values():
+            made["base"] = absolute_base(made["base"])
+        return Settings(**made, base_is_named=is_named)
     except SettingError:
         raise
     except ValueError as error:
@@ -198,37 +185,6 @@ def check_choices(sweep: "NamedSweep", settings: Settings) -> None:
             check_arm(arm, sweep.arms)
         except ValueError as error:
             raise SettingError(f"sweep.arms: {error}") from error
-
-
-def _with_absolute_paths(settings: Settings) -> Settings:
-    """The same settings with paths of files and of the base absolute: workers of a trial run in other folders."""
-    data, base = settings.data, settings.base
-    tokenizer = data.tokenizer if data.tokenizer == BYTES_NAME else _absolute(data.tokenizer)
-    data = dataclasses.replace(data, files=tuple(map(_absolute_pattern, data.files)), tokenizer=tokenizer)
-    # A published name stays a name here: the base of another size may have to take its place.
-    if base.checkpoint not in PUBLISHED_BASES.values():
-        base = _with_absolute_folder(base)
-    return dataclasses.replace(settings, data=data, base=base)
-
-
-def _with_absolute_folder(base: BaseSettings) -> BaseSettings:
-    """The same base by its absolute path; a name that is no folder stays as it is, for the sentence that says so."""
-    named = base.checkpoint in (FRESH_BASE, TRAINED_BASE, *shipped_bases())
-    if named or not Path(base.checkpoint).expanduser().is_dir():
-        return base
-    return dataclasses.replace(base, checkpoint=_absolute(base.checkpoint))
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _absolute_pattern(pattern: str) -> str:
-    """The absolute path of a file, or an absolute glob, in which the current folder's own name is no pattern."""
-    path = Path(pattern).expanduser()
-    if path.is_absolute() or path.exists() or not glob.has_magic(pattern):
-        return str(path.absolute())
-    return str(Path(glob.escape(str(Path.cwd())), path))
 
 
 def _split(assignment: str) -> tuple[str, str]:

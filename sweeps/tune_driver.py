@@ -10,7 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from sweeps.folder import SweepFolder
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.progress import Progress
 from sweeps.ray_session import RaySession
 from sweeps.recorder import Recorder

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sweeps.folder import SweepFolder
-    from sweeps.plan import PlannedTrial, SweepPlan
+    from sweeps.planned import PlannedTrial, SweepPlan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sweeps.continuation import check_continuation
 from sweeps.folder import SweepFolder
 from sweeps.interrupts import catch_signals
 from sweeps.machine import machine_cpus
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.progress import Progress
 from sweeps.ray_session import RaySession, ray_session
 from sweeps.recorder import Recorder

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from storage.curves import Curve
 from sweeps.folder import SweepFolder
 from sweeps.interrupts import held_back
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.search.outcome import REASON, RUN_ID, Outcome, as_twin, failed, is_finite
 from sweeps.search.plan import SearchPlan
 from sweeps.search.stops import CUT_SHORT, Stop, read_stop, write_stop

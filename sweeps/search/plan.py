@@ -12,7 +12,8 @@ from typing import Any
 from models.errors import ModelError
 from storage.errors import StorageError
 from sweeps.names import ArmName
-from sweeps.plan import PlannedTrial, SweepPlan, checkpoint_hash, make_plan, text_hash, trained_hash
+from sweeps.plan import checkpoint_hash, make_plan, text_hash, trained_hash
+from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.search.objective import Objective, make_objective
 from sweeps.search.spaces import Space, configure, make_space
 from sweeps.settings import SEARCH, SettingError

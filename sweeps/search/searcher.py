@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.search.ledger import Ledger
 from sweeps.search.objective import pooled_curve
 from workers.trainable import TrialJob

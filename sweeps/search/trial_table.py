@@ -14,7 +14,7 @@ from typing import Any
 from optuna.trial import TrialState
 
 from storage.files import write_text
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.search.ledger import Ledger
 from sweeps.search.outcome import REASON, SAME_AS
 from sweeps.search.stops import CUT_SHORT

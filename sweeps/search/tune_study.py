@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.progress import Progress
 from sweeps.ray_session import RaySession
 from sweeps.recorder import Recorder

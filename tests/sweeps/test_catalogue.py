@@ -8,7 +8,8 @@ import pytest
 from sweeps.catalogue import CATALOGUE, Entry
 from sweeps.expected_time import expected_seconds
 from sweeps.gpu_hours import evaluation_tokens, gpu_hours, tokens_per_second, training_tokens
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.registry import NAMES, get_sweep
 from sweeps.settings import SettingError
 from workers.settings import FRESH_BASE, TRAINED_BASE

@@ -5,7 +5,8 @@ import pytest
 from storage.checkpoints import partial_folder, publish
 from sweeps.continuation import check_continuation
 from sweeps.folder import SweepFolder
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.settings import SettingError
 from workers.trial_files import CHECKPOINTS, RESULT, checkpoint_layout
 

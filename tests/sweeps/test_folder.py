@@ -8,7 +8,8 @@ from storage.curve_files import read_curve, write_curve
 from storage.curves import Curve
 from storage.measurements import Measurements, write_measurements
 from sweeps.folder import SweepFolder, choose_folder
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.settings import SettingError
 from tests.curve_makers import make_curve
 

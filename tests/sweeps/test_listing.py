@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.settings import SettingError
 
 OWN = """

@@ -7,7 +7,8 @@ from models.checkpoints import save_checkpoint
 from models.mamba2.dims import SIZES
 from models.mamba2.model import Mamba2LanguageModel
 from sweeps.paper_preset import TOKENIZER
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.settings import SettingError
 from tests.tokenizer_makers import VOCABULARY, added_token, changed, make_tokenizer
 

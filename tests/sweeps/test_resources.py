@@ -1,7 +1,8 @@
 import pytest
 
 from sweeps.machine import Machine
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.resources import bank_needs, check_resources, size
 from sweeps.settings import SettingError
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from storage.curve_files import write_curve
 from sweeps.folder import SweepFolder
-from sweeps.plan import SweepPlan, make_plan
+from sweeps.plan import make_plan
+from sweeps.planned import SweepPlan
 from sweeps.report.make import make_report
 from sweeps.report.source import read_sweep
 from tests.curve_makers import make_curve

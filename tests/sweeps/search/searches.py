@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from storage.curve_files import write_curve
 from storage.curves import Curve
 from sweeps.folder import SweepFolder
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.search.ledger import Ledger
 from sweeps.search.plan import SearchPlan, make_search_plan
 from sweeps.search.study import open_study, study_name

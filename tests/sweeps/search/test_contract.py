@@ -8,7 +8,7 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from sweeps.plan import PlannedTrial
+from sweeps.planned import PlannedTrial
 from sweeps.search.outcome import REASON, RUN_ID, SAME_AS
 from sweeps.search.searcher import StudySearcher
 from sweeps.search.stops import read_stop
