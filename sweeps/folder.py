@@ -13,18 +13,14 @@ from filelock import FileLock, Timeout
 
 from models.content import weights_file
 from models.errors import ModelError
-from storage.curve_files import read_curve
 from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
-from storage.measurements import Measurements, read_measurements
+from storage.measurements import Measurements
+from sweeps.folder_files import PLAN, REPORT, SESSION, read_curves, read_diagnostics, read_failure
 from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
 from workers.settings import TrialConfig
-from workers.trial_files import FAILURE, HISTORY, RESULT, kept_model
-
-PLAN = "sweep.json"
-SESSION = "session.json"
-"""Wall time of the last command that ran trials, for `benchmarks.demo_time`."""
+from workers.trial_files import HISTORY, RESULT, kept_model
 
 
 def choose_folder(plan: SweepPlan, out: Path | None, *, fresh: bool) -> Path:
@@ -51,7 +47,7 @@ def _is_unclaimed(folder: Path, plan: SweepPlan) -> bool:
         return True
     ours = {trial.identity for trial in plan.trials}
     results = [_read_json(path) or {} for path in folder.glob(f"trials/*/{RESULT}")]
-    is_known = names <= {".lock", PLAN, "trials", "token_cache", "report", "tune", SESSION}
+    is_known = names <= {".lock", PLAN, "trials", "token_cache", REPORT, "tune", SESSION}
     return ".lock" in names and is_known and all(result.get("identity") in ours for result in results)
 
 
@@ -126,7 +122,7 @@ class SweepFolder:
     @property
     def report(self) -> Path:
         """Figures and tables."""
-        return self.root / "report"
+        return self.root / REPORT
 
     def trial(self, trial: PlannedTrial) -> Path:
         """Folder of one trial."""
@@ -192,12 +188,11 @@ class SweepFolder:
 
     def curves(self, trial: PlannedTrial, result: dict[str, Any]) -> dict[str, Curve]:
         """The curves of a finished trial by split. Raises StorageError when one is damaged."""
-        return {split: read_curve(self.trial(trial) / name) for split, name in result["curves"].items()}
+        return read_curves(self.trial(trial), result)
 
     def measurements(self, trial: PlannedTrial, result: dict[str, Any]) -> dict[str, Measurements]:
         """The diagnostics of a finished trial by name. Raises StorageError when one is damaged."""
-        kept = result.get("diagnostics", {})
-        return {name: read_measurements(self.trial(trial) / file) for name, file in kept.items()}
+        return read_diagnostics(self.trial(trial), result)
 
     def history(self, trial: PlannedTrial) -> list[dict[str, float | None]]:
         """One entry per step of a finished trial; None stands for a value that was not finite."""
@@ -206,8 +201,7 @@ class SweepFolder:
 
     def failure(self, trial: PlannedTrial) -> str | None:
         """First line of why the last attempt of a trial failed."""
-        path = self.trial(trial) / FAILURE
-        return path.read_text().partition("\n")[0] if path.is_file() else None
+        return read_failure(self.trial(trial))
 
 
 def plan_as_json(plan: SweepPlan) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from storage.errors import StorageError
 from storage.files import write_json
 from storage.tracking import Tracker, TrackingError
 from sweeps.dry_run import check_before_start
-from sweeps.folder import SESSION, SweepFolder
+from sweeps.folder import SweepFolder
+from sweeps.folder_files import NOT_FINISHED, SESSION
 from sweeps.interrupts import catch_signals, exit_code
 from sweeps.machine import machine_cpus
 from sweeps.planned import PlannedTrial, SweepPlan
@@ -97,7 +98,7 @@ def _run_missing(folder: SweepFolder, recorder: Recorder, address: str | None) -
     plan = folder.plan
     failures = _failures_of_missing(plan, folder, recorder, address)
     done = [trial for trial in plan.trials if folder.result(trial) is not None]
-    failed = [(t, failures.get(t.identity, "it did not run to its end")) for t in plan.trials if t not in done]
+    failed = [(t, failures.get(t.identity, NOT_FINISHED)) for t in plan.trials if t not in done]
     return Done(plan=plan, finished=len(done), failed=failed)
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.files import write_json
+from sweeps.folder_files import REPORT
 from sweeps.report import tables
 from sweeps.report.exports import write_exports
 from sweeps.report.figures import make_figures
 from sweeps.report.page import PAGE, write_page
 from sweeps.report.rendering import write_figure
 from sweeps.report.results import FailedTrial
-from sweeps.report.source import PLAN_OF_REPORT, REPORT, Sweep, read_sweep
+from sweeps.report.source import PLAN_OF_REPORT, Sweep, read_sweep
 from sweeps.report.terminal_table import rich_table
 
 if TYPE_CHECKING:

@@ -9,20 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.curve_files import read_curve
 from storage.errors import StorageError
-from storage.measurements import read_measurements
+from sweeps.folder_files import NOT_FINISHED, PLAN, REPORT, read_curves, read_diagnostics, read_failure
 from sweeps.report.results import ArmResult, FailedTrial
-from workers.trial_files import FAILURE, RESULT
+from workers.trial_files import RESULT
 
-PLAN = "sweep.json"
-REPORT = "report"
-"""Name of the report's folder within the sweep's."""
 PLAN_OF_REPORT = "plan.json"
 """In it, the plan that the last report was made of: a search adds the best of its trials to its own."""
 _NEEDED = {"sweep", "question", "preset", "trials"}
 _NEEDED_OF_TRIAL = {"name", "identity", "seed", "config"}
-NOT_FINISHED = "it did not run to its end"
 
 
 class ReportError(ValueError):
@@ -121,8 +116,7 @@ def _read_result(folder: Path | None, identity: str) -> dict[str, Any] | None:
 
 
 def _arm_result(trial: Mapping[str, Any], raw: Mapping[str, Any], folder: Path) -> ArmResult:
-    curves = {split: read_curve(folder / name) for split, name in raw["curves"].items()}
-    measured = {name: read_measurements(folder / file) for name, file in raw.get("diagnostics", {}).items()}
+    curves = read_curves(folder, raw)
     name = trial["name"]
     return ArmResult(
         label=name["label"],
@@ -134,13 +128,12 @@ def _arm_result(trial: Mapping[str, Any], raw: Mapping[str, Any], folder: Path) 
         apart=curves.get("apart"),
         seconds=sum(raw["seconds"].values()),
         group=name["group"],
-        measurements=measured,
+        measurements=read_diagnostics(folder, raw),
         config=trial["config"],
     )
 
 
 def _reason(folder: Path | None) -> str:
     """First line of why the last attempt failed."""
-    if folder is None or not (folder / FAILURE).is_file():
-        return NOT_FINISHED
-    return (folder / FAILURE).read_text().partition("\n")[0]
+    told = read_failure(folder) if folder is not None else None
+    return NOT_FINISHED if told is None else told

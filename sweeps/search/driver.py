@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweeps.continuation import check_continuation
 from sweeps.folder import SweepFolder
+from sweeps.folder_files import NOT_FINISHED
 from sweeps.interrupts import catch_signals
 from sweeps.machine import machine_cpus
 from sweeps.planned import PlannedTrial
@@ -14,7 +15,6 @@ from sweeps.progress import Progress
 from sweeps.ray_session import RaySession, ray_session
 from sweeps.recorder import Recorder
 from sweeps.search.plan import SearchPlan, check_store_of
-from sweeps.search.stops import CUT_SHORT
 from sweeps.session import Done, run_sweep
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _done(ledger: "Ledger", failures: dict[str, str], url: str) -> Done:
     plan, folder = ledger.plan, ledger.folder
     rows = [row for row in trial_rows(ledger) if row.state != "RUNNING"]
     lost = [trial for trial in plan.trials if folder.result(trial) is None]
-    failed = [(trial, failures.get(trial.identity, CUT_SHORT)) for trial in lost]
+    failed = [(trial, failures.get(trial.identity, NOT_FINISHED)) for trial in lost]
     failed += [(ledger.planned[row.number], row.reason) for row in rows if row.state == "FAIL"]
     folder.report.mkdir(parents=True, exist_ok=True)
     files = [*write_trial_table(folder.report, plan.objective.names, rows), *write_plots(folder.report, ledger.study)]

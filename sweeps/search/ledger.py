@@ -15,11 +15,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from storage.curves import Curve
 from sweeps.folder import SweepFolder
+from sweeps.folder_files import NOT_FINISHED
 from sweeps.interrupts import held_back
 from sweeps.planned import PlannedTrial
 from sweeps.search.outcome import REASON, RUN_ID, Outcome, as_twin, failed, is_finite
 from sweeps.search.plan import SearchPlan
-from sweeps.search.stops import CUT_SHORT, Stop, read_stop, write_stop
+from sweeps.search.stops import Stop, read_stop, write_stop
 from sweeps.search.study import make_sampler
 
 
@@ -115,7 +116,7 @@ class Ledger:
         """Leave no RUNNING trial behind."""
         for number in sorted(self.live):
             if number in self.live:
-                self._tell(number, self._on_disk(self.planned[number]) or failed(CUT_SHORT))
+                self._tell(number, self._on_disk(self.planned[number]) or failed(NOT_FINISHED))
 
     def link(self, trial: PlannedTrial) -> None:
         """Write the id of the trial's run in the tracking store into the study, once it is known."""
@@ -219,4 +220,4 @@ class Ledger:
             self.study.tell(trial, list(outcome.values) or None, state=outcome.state)
             del self.live[number]
         for follower in self.followers.pop(number, []):
-            self._tell(follower, self._of_twin(number) or failed(CUT_SHORT))
+            self._tell(follower, self._of_twin(number) or failed(NOT_FINISHED))

@@ -9,8 +9,6 @@ from storage.files import write_json
 
 STOPPED = "stopped.json"
 """Written by the driver before the study is told."""
-CUT_SHORT = "it did not run to its end"
-"""Why a trial failed of which nothing else is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

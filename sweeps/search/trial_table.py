@@ -14,10 +14,10 @@ from typing import Any
 from optuna.trial import TrialState
 
 from storage.files import write_text
+from sweeps.folder_files import NOT_FINISHED
 from sweeps.planned import PlannedTrial
 from sweeps.search.ledger import Ledger
 from sweeps.search.outcome import REASON, SAME_AS
-from sweeps.search.stops import CUT_SHORT
 
 NAME = "search_trials"
 _SHOWN = 5
@@ -69,7 +69,9 @@ def trial_rows(ledger: Ledger) -> list[TrialRow]:
             step=trials[number].last_step if trials[number].state == TrialState.PRUNED else None,
             settings=ledger.suggestions[number],
             identity=planned.identity,
-            reason=trials[number].user_attrs.get(REASON, CUT_SHORT) if trials[number].state == TrialState.FAIL else "",
+            reason=trials[number].user_attrs.get(REASON, NOT_FINISHED)
+            if trials[number].state == TrialState.FAIL
+            else "",
             same_as=trials[number].user_attrs.get(SAME_AS, ""),
             best=number in best,
         )

@@ -116,7 +116,7 @@ def test_a_whole_result_is_read_once_and_again_when_a_file_changes(
             reads.append(path)
             return read_curve(path)
 
-        monkeypatch.setattr("sweeps.folder.read_curve", noted)
+        monkeypatch.setattr("sweeps.folder_files.read_curve", noted)
         assert folder.result(trial) == folder.result(trial) and len(reads) == 1
         (place / "history.json").write_text("[ ]")
         assert folder.result(trial) is not None and len(reads) == 2

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.report.source import NOT_FINISHED, ReportError, read_plan, read_sweep
+from sweeps.folder_files import NOT_FINISHED
+from sweeps.report.source import ReportError, read_plan, read_sweep
 from tests.sweeps.report.makers import Made, make_folder
 
 
