@@ -47,9 +47,8 @@ class RowStore:
             zeroed: those of `rows` that were not finite and that the writer has zeroed already.
             block: (m, E) in the bank's precision; None if the writer has put them into the slots.
         """
-        if block is not None:
-            self.slots.write_block(step, rows, block)
-        zeroed = np.union1d(zeroed, self.slots.zero_bad(step, rows))
+        bad = self.slots.zero_bad(step, rows) if block is None else self.slots.write_block(step, rows, block)
+        zeroed = np.union1d(zeroed, bad)
         with self.lock:
             arrived = self._open(step, rows).has_state
             fresh = int((~arrived[rows - self.lo]).sum())

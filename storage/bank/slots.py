@@ -59,9 +59,20 @@ class Slots:
         copy_rows(self._open(step, rows), rows - self.lo, states, take, encode)
         return bad
 
-    def write_block(self, step: int, rows: Int64, block: Wire) -> None:
-        """Write states (m, E) that have the bank's precision already."""
+    def write_block(self, step: int, rows: Int64, block: Wire) -> Int64:
+        """Write states (m, E) that have the bank's precision already; rows that are not finite are written as zeros.
+
+        They are looked at before they are written: a repeated row may be read meanwhile.
+
+        Returns:
+            The rows that were zeroed.
+        """
+        positions = nonfinite_rows(block, np.arange(rows.size))
+        if positions.size:
+            block = block.copy()
+            block[positions] = 0
         copy_rows(self._open(step, rows), rows - self.lo, block, np.arange(rows.size), np.copyto)
+        return rows[positions]
 
     def zero_bad(self, step: int, rows: Int64) -> Int64:
         """Zero the states among `rows` that are not finite; returns which. None when a newer step has begun there."""

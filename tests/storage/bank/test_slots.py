@@ -5,6 +5,7 @@ import pytest
 
 from storage.bank.layout import BankLayout, Bytes, Float32
 from storage.bank.slots import Slots, slot_bytes
+from storage.bank.wire import encoded
 from storage.errors import StorageError
 
 LAYOUT = BankLayout(rows=20, elements=3)
@@ -116,3 +117,16 @@ def test_bf16_takes_half_the_memory() -> None:
     expected = states(0)
     expected[0, 0] = 0.00099945068359375
     assert np.array_equal(read(slots, 0), expected)
+
+
+@pytest.mark.parametrize("wire_dtype", ["fp32", "bf16"])
+def test_a_block_that_travelled_is_never_bad_in_the_slots(wire_dtype: str) -> None:
+    layout = BankLayout(rows=20, elements=3, wire_dtype=wire_dtype)
+    slots, given = opened(layout=layout), states(0)
+    given[1, 2], given[3, 0] = np.nan, np.inf
+    block = encoded(given, layout)
+    block.flags.writeable = False  # as Ray hands it over
+    assert slots.write_block(0, ROWS[::-1].copy(), block).tolist() == [12, 10]
+    expected = states(0)[::-1].copy()
+    expected[[0, 2]] = 0.0
+    assert np.array_equal(read(slots, 0), expected), "nobody looked at them afterwards"
