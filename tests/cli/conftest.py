@@ -11,7 +11,7 @@ from tests.cli.command_line import Command, environment
 
 @pytest.fixture
 def run_command(tmp_path: Path) -> Command:
-    def run(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "sweeps.run", *arguments],
             cwd=tmp_path,

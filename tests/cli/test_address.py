@@ -16,7 +16,7 @@ import pytest
 from tests.cli.command_line import environment, small_sweep
 from tests.cli.stores import children
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

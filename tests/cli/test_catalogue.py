@@ -52,6 +52,7 @@ def test_what_every_sweep_refuses_is_a_mistake_of_the_command(run_command: Comma
 
 @pytest.mark.slow
 @pytest.mark.ray
+@pytest.mark.timeout(900)
 def test_a_catalogue_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(OWN.format(name=name))

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.command_line import Command, small_sweep, start_driver
 from tests.cli.stores import children, runs
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
 SWEEP = small_sweep("--out", "out", "--set", "sweep.values=0.1", "--set", "trial.steps=8")
 
 
