@@ -7,9 +7,16 @@ PYTEST := $(BIN)/python -m pytest -q --durations=15 $(PYTEST_FLAGS)
 # Each of these runs in a pytest process of its own: they start clusters and command lines of their own, and two
 # Ray clusters in one process tree would find each other.
 APART := tests/multinode tests/cli
+# The GPU kernels, in Triton's interpreter: in a folder of their own, since transformers would take mamba_ssm for itself.
+KERNELS := build/kernels
+# Not in constraints.txt: torch for CUDA brings the Triton that it was built with.
+TRITON := triton==3.9.0
+INTERPRETED := tests/models/fused
+# --upgrade: without it pip leaves what a folder already has.
+INTO_KERNELS := $(BIN)/python -m pip install -c constraints.txt --upgrade --no-deps --target
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint types format venv cluster-code clean
+.PHONY: help demo test slow kernels-cpu kernels-test lint types format venv cluster-code clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -22,8 +29,22 @@ test: venv  ## install, then run the default tests
 	set -e; for suite in $(APART); do $(PYTEST) $$suite; done
 
 slow: venv  ## the slow tests: each suite that starts processes of its own by itself, one after the other
-	$(PYTEST) tests $(addprefix --ignore=,$(APART)) -m "slow and not gpu"
+	$(PYTEST) tests $(addprefix --ignore=,$(APART) $(INTERPRETED)) -m "slow and not gpu"
 	set -e; for suite in $(APART); do $(PYTEST) $$suite -m "slow and not gpu"; done
+
+kernels-cpu: $(KERNELS)/.installed  ## install the GPU kernels on a machine without a GPU, into build/kernels
+
+# mamba-ssm is built without its CUDA extension; both variables, or its build looks for a CUDA that is not there.
+$(KERNELS)/.installed: constraints.txt Makefile | venv
+	rm -rf $(KERNELS) $(KERNELS)-build
+	$(INTO_KERNELS) $(KERNELS)-build setuptools wheel ninja packaging
+	PYTHONPATH=$(KERNELS)-build MAMBA_FORCE_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE \
+	  $(INTO_KERNELS) $(KERNELS) --no-build-isolation mamba-ssm
+	$(INTO_KERNELS) $(KERNELS) $(TRITON) fla-core flash-linear-attention
+	touch $@
+
+kernels-test: kernels-cpu  ## the fused scans against loops over time, in Triton's interpreter on the CPU
+	TRITON_INTERPRET=1 PYTHONPATH=$(KERNELS) $(PYTEST) $(INTERPRETED) -m slow
 
 lint: venv  ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -6,10 +6,12 @@ A dry run works with this alone, in milliseconds. Every architecture is a module
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+LAYOUTS = ("published", "hf")
+"""Layouts that checkpoints are exported in: that of the published files, and that of the classes of transformers."""
 RECURRENT = "recurrent"
 """The part of a state that interventions touch by default, kept in fp32 or better; see PartShape."""
 
@@ -34,6 +36,24 @@ class PartShape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerKeeps:
+    """Numbers that one layer keeps per position from its forward pass for its backward pass, by their dtype."""
+
+    low: int
+    """In the dtype of the activations, outside the scan."""
+    full: int
+    """In fp32, outside the scan."""
+    scan_low: int = 0
+    """In the dtype of the activations, by the fused scan alone; what others keep too is not counted twice."""
+    scan_full: int = 0
+    """In fp32, by the fused scan alone."""
+
+    def bytes(self, activation_bytes: int) -> int:
+        """Bytes per position, with so many bytes to a number in the dtype of the activations."""
+        return (self.low + self.scan_low) * activation_bytes + (self.full + self.scan_full) * 4
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelDims(ABC):
     """Dimensions of a language model, from which every tensor's shape and the state's follow."""
 
@@ -44,6 +64,13 @@ class ModelDims(ABC):
     """Name of the output matrix in checkpoints; not written where it is the embedding."""
     FREE: ClassVar[frozenset[str]] = frozenset()
     """Fields that change no tensor's shape and no result of a trained model: initial ranges, block lengths."""
+
+    FP32: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of the tensors that stay in fp32 where all others are bf16: what decays are made of, where bf16
+    would round away a step of training, and what is added in fp32."""
+
+    ADVICE: ClassVar[Mapping[str, str]] = {}
+    """Field -> what to do where a checkpoint has another value of it, beside choosing another size."""
 
     d_model: int
     """D: width of the residual stream."""
@@ -74,6 +101,14 @@ class ModelDims(ABC):
         """Exact number of parameters; a tied head counts once."""
         return sum(math.prod(shape) for shape in self.tensor_shapes().values())
 
+    def layer_keeps(self) -> LayerKeeps | None:
+        """What a layer keeps per position for its backward pass; None where nobody has counted it."""
+        return None
+
+    def fp32_parameters(self) -> int:
+        """Number of parameters that stay in fp32, see `FP32`."""
+        return sum(math.prod(shape) for name, shape in self.tensor_shapes().items() if name.endswith(self.FP32))
+
     def state_elements(self) -> dict[str, int]:
         """Elements of each state part of one sequence, summed over the layers."""
         return self._sum_of_parts(lambda part: part.elements)
@@ -102,12 +137,24 @@ class CheckpointLayout(Protocol):
         """Whether this config.json is one of this architecture."""
         ...
 
-    def canonical_name(self, name: str) -> str:
-        """The name that a tensor of any accepted layout has here."""
+    def file_shapes(self, dims: Any, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor of a file that holds `names`, by which its layout is known."""
+        ...
+
+    def canonical(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors of a file of any accepted layout as they are called and laid out here."""
         ...
 
     def config_of(self, dims: Any) -> dict[str, Any]:
         """The config.json that is written for these dimensions."""
+        ...
+
+    def exported_config(self, dims: Any, layout: str) -> dict[str, Any]:
+        """The config.json of a layout of LAYOUTS, for readers elsewhere. Raises ModelError for what it cannot say."""
+        ...
+
+    def exported(self, tensors: Mapping[str, Any], layout: str) -> dict[str, Any]:
+        """The tensors, head included, as a layout of LAYOUTS has them; the inverse of `canonical`."""
         ...
 
     def dims_of(self, config: Mapping[str, Any], where: str) -> ModelDims:
@@ -124,5 +171,7 @@ class Architecture:
     sizes: Mapping[str, ModelDims]
     """Size presets by name; `demo`, and `tiny` for tests, are among them."""
     model: str
-    """`module:class` of the model, a RecurrentLanguageModel made from (dims, seed, scan)."""
+    """`module:class` of the model, a RecurrentLanguageModel made from (dims, seed, kernel)."""
     layout: CheckpointLayout
+    fused_packages: tuple[str, ...] = ()
+    """What its fused scan comes from, see `models.kernels.MODULES`; empty: it has none."""

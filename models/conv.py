@@ -33,14 +33,24 @@ def causal_conv_silu(
     Returns:
         Activations (B, T, C) and the next state (B, C, W - 1), both in the dtype of x; differentiable once.
     """
-    B, T, C = x_BTC.shape
     past = weight_C1W.shape[2] - 1
-    before_BWC = x_BTC.new_zeros(B, past, C) if state_BCW is None else state_BCW.to(x_BTC.dtype).transpose(1, 2)
+    before_BWC = _inputs_before(x_BTC, state_BCW, past)
     if reset_BT is not None:
         return _with_resets(x_BTC, weight_C1W, bias_C, before_BWC, reset_BT)
     activations = _ConvSilu.apply(x_BTC, weight_C1W[:, 0], bias_C, before_BWC)
-    tail = torch.cat([before_BWC, x_BTC[:, max(0, T - past) :]], dim=1)
-    return activations, tail[:, tail.shape[1] - past :].transpose(1, 2)
+    return activations, next_state(x_BTC, state_BCW, past)
+
+
+def next_state(x_BTC: Tensor, state_BCW: Tensor | None, past: int) -> Tensor:
+    """Return the last `past` inputs, (B, C, past), of those before the call (zero if None) and those of the call."""
+    T = x_BTC.shape[1]
+    tail = torch.cat([_inputs_before(x_BTC, state_BCW, past), x_BTC[:, max(0, T - past) :]], dim=1)
+    return tail[:, tail.shape[1] - past :].transpose(1, 2)
+
+
+def _inputs_before(x_BTC: Tensor, state_BCW: Tensor | None, past: int) -> Tensor:
+    B, _, C = x_BTC.shape
+    return x_BTC.new_zeros(B, past, C) if state_BCW is None else state_BCW.to(x_BTC.dtype).transpose(1, 2)
 
 
 def _with_resets(

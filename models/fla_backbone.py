@@ -63,7 +63,8 @@ class FlaLanguageModel(RecurrentLanguageModel):
         self, tokens_BT: Tensor, state: State | None = None, segment_ids: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """See RecurrentLanguageModel.forward."""
-        x_BTD, final = run_layers(self.model.layers, self.model.embeddings(tokens_BT), state, segment_ids)
+        embedded_BTD = self.model.embeddings(tokens_BT)
+        x_BTD, final = run_layers(self.model.layers, embedded_BTD, state, segment_ids, recompute=self.recompute)
         return self.model.norm(x_BTD), final
 
     def head_weight(self) -> Tensor:

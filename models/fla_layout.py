@@ -1,12 +1,12 @@
 """The layout of flash-linear-attention's checkpoints (GLA, RWKV-6): config.json to dimensions and back; no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from models.architecture import RECURRENT, ModelDims, PartShape
 from models.errors import ModelError
-from models.layout import OWN_KEY, check_supported, make_dims
+from models.layout import OWN_KEY, check_supported, make_dims, shapes_with_head
 
 FLA_EMBEDDING = "model.embeddings.weight"
 _KEYS = {
@@ -34,6 +34,8 @@ class LinearAttentionDims(ModelDims):
     """Dimensions of a model whose layers map keys to values, with a state (H, K, V)."""
 
     EMBEDDING: ClassVar[str] = FLA_EMBEDDING
+    SCORES: ClassVar[int] = 64
+    """Scores that the fused scan keeps per position and head: those of one block."""
 
     n_heads: int
     """H: heads per layer."""
@@ -71,6 +73,8 @@ class FlaLayout:
     """The layout of one architecture, whose `model_type` is its name; see CheckpointLayout."""
 
     dims: type[ModelDims]
+    hf_class: str
+    """Class of flash-linear-attention, in transformers' manner, that reads them."""
     keys: Mapping[str, str]
     """Field -> key of config.json, beside those that all of them have."""
     written: Mapping[str, Any]
@@ -84,9 +88,29 @@ class FlaLayout:
         """See CheckpointLayout."""
         return bool(config.get("model_type") == self.dims.ARCHITECTURE)
 
-    def canonical_name(self, name: str) -> str:
+    def file_shapes(self, dims: Any, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         """See CheckpointLayout."""
-        return name
+        return shapes_with_head(dims, names)
+
+    def canonical(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        return dict(tensors)
+
+    def exported(self, tensors: Mapping[str, Any], layout: str) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        return dict(tensors)
+
+    def exported_config(self, dims: ModelDims, layout: str) -> dict[str, Any]:
+        """See CheckpointLayout; both layouts are flash-linear-attention's."""
+        for name, key in self.own.items():
+            if key is not None and getattr(dims, name) != getattr(dims, key):
+                raise ModelError(
+                    f"flash-linear-attention's config.json has no key for {name}, which is {getattr(dims, name)} here "
+                    f"and would be {getattr(dims, key)} there: write --layout published."
+                )
+        config = self.config_of(dims)
+        del config[OWN_KEY]
+        return {"architectures": [self.hf_class], **config}
 
     def config_of(self, dims: ModelDims) -> dict[str, Any]:
         """See CheckpointLayout."""

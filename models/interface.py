@@ -4,11 +4,14 @@ Shapes: B batch, T position, D model width, V vocabulary; parts of a state have 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from models.architecture import RECURRENT, ModelDims
 
@@ -44,6 +47,9 @@ class RecurrentLanguageModel(nn.Module, ABC):
     """
 
     dims: ModelDims
+    recompute: bool = False
+    """Whether the backward pass computes every layer again instead of keeping what it needs (activation
+    checkpointing): the same numbers from less memory, for a second forward pass."""
 
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
@@ -63,6 +69,17 @@ class RecurrentLanguageModel(nn.Module, ABC):
     @abstractmethod
     def no_decay_parameters(self) -> set[str]:
         """Names (as in `named_parameters`) of the parameters that take no weight decay."""
+
+    def fp32_parameters(self) -> set[str]:
+        """Names (as in `named_parameters`) of the parameters that `in_precision` keeps at fp32 or better."""
+        return {name for name, _ in self.named_parameters() if name.endswith(self.dims.FP32)}
+
+    def in_precision(self, dtype: torch.dtype) -> Self:
+        """Cast the parameters to `dtype`, but those of `fp32_parameters` no lower than fp32; return the model."""
+        full, kept = torch.promote_types(dtype, torch.float32), self.fp32_parameters()
+        for name, parameter in self.named_parameters():
+            parameter.data = parameter.data.to(full if name in kept else dtype)
+        return self
 
     def state_spec(self) -> list[dict[str, PartSpec]]:
         """Describe every part of every layer's state, in the dtypes that the model uses now."""
@@ -96,16 +113,31 @@ def resets_from_segments(segment_ids_BT: Tensor) -> Tensor:
 
 
 def run_layers(
-    layers: Iterable[nn.Module], embedded_BTD: Tensor, state: State | None, segment_ids: Tensor | None
+    layers: Iterable[nn.Module],
+    embedded_BTD: Tensor,
+    state: State | None,
+    segment_ids: Tensor | None,
+    *,
+    recompute: bool = False,
 ) -> tuple[Tensor, State]:
     """Run layers of (x, layer state, resets) -> (x, layer state), and return the residual stream and the final state.
 
-    The residual stream is fp32 or better; `state` and `segment_ids` are those of RecurrentLanguageModel.forward.
+    The residual stream is fp32 or better; `state` and `segment_ids` are those of RecurrentLanguageModel.forward. With
+    `recompute` a layer keeps for the backward pass its input, its initial state and nothing else: states go in and come
+    out as arguments and results of the recomputed call, so that gradients flow through them as they do without.
     """
     reset_BT = None if segment_ids is None else resets_from_segments(segment_ids)
     x_BTD = embedded_BTD.to(torch.promote_types(embedded_BTD.dtype, torch.float32))
     final: State = []
     for index, layer in enumerate(layers):
-        x_BTD, layer_final = layer(x_BTD, None if state is None else state[index], reset_BT)
+        run = _recomputed(layer) if recompute and torch.is_grad_enabled() else layer
+        x_BTD, layer_final = run(x_BTD, None if state is None else state[index], reset_BT)
         final.append(layer_final)
     return x_BTD, final
+
+
+def _recomputed(layer: nn.Module) -> Callable[..., tuple[Tensor, LayerState]]:
+    """The layer, computed once more by the backward pass. No layer draws random numbers, so none are set back."""
+    # ZeRO stage 3 takes weights apart after their use, so that what was kept has another shape than what is computed
+    # again: the comparison of the two must be left out, and no result depends on it.
+    return partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False, determinism_check="none")

@@ -4,14 +4,18 @@ Imports no torch. How an architecture's own files read is in its CheckpointLayou
 published files.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from models.architecture import Architecture, CheckpointLayout, ModelDims
 from models.errors import ModelError
 from models.registry import ARCHITECTURES, architecture
 
+PADDINGS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Multiples that vocabularies are rounded up to, in config.json or in the embedding."""
+FOLLOWED = frozenset({"norm_eps", "tied"})
+"""Fields that are not a model's size, in which it follows its checkpoint."""
 OWN_KEY = "initial_state_sweeps"
 """Key of config.json that holds what the published layout has no place for."""
 
@@ -26,9 +30,21 @@ class PlainLayout:
         """See CheckpointLayout."""
         return bool(config.get("model_type") == self.dims.ARCHITECTURE)
 
-    def canonical_name(self, name: str) -> str:
+    def file_shapes(self, dims: ModelDims, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         """See CheckpointLayout."""
-        return name
+        return shapes_with_head(dims, names)
+
+    def canonical(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        return dict(tensors)
+
+    def exported_config(self, dims: ModelDims, layout: str) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        raise ModelError(f"a {dims.ARCHITECTURE} has no layout that is read elsewhere: use the folder as it is.")
+
+    def exported(self, tensors: Mapping[str, Any], layout: str) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        return dict(tensors)
 
     def config_of(self, dims: ModelDims) -> dict[str, Any]:
         """See CheckpointLayout."""
@@ -92,46 +108,57 @@ def check_supported(config: Mapping[str, Any], supported: Mapping[str, Any], whe
             raise ModelError(f"{where} has {name} = {config[name]!r}, but only {value!r} is supported here.")
 
 
-def check_dims(found: ModelDims, expected: ModelDims, where: str) -> None:
-    """Raise a ModelError if a checkpoint's dimensions are not those of the model that is to read it."""
+def shapes_with_head(dims: ModelDims, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of a file that holds `names`: a tied head may be among them or not."""
+    shapes = dims.tensor_shapes()
+    return {**shapes, dims.HEAD: shapes[dims.EMBEDDING]} if dims.HEAD in names else shapes
+
+
+def fitted_dims(found: ModelDims, expected: ModelDims, where: str) -> ModelDims:
+    """Return the dimensions of the model that is to read a checkpoint: those expected, as the checkpoint has them.
+
+    The size must be the expected one. The epsilon of the norms, a head of its own and the padding of the embedding are
+    the checkpoint's. Raises ModelError.
+    """
     if found.ARCHITECTURE != expected.ARCHITECTURE:
         raise ModelError(
             f"{where} is a {found.ARCHITECTURE}, but the chosen model a {expected.ARCHITECTURE}: set "
             f"model.architecture={found.ARCHITECTURE}."
         )
-    if found.vocab_size not in (expected.vocab_size, expected.vocab_rows):
+    entries = expected.vocab_size
+    padding = [one for one in PADDINGS if -(-entries // one) * one == found.vocab_rows]
+    if not padding or not any(-(-entries // one) * one == found.vocab_size for one in PADDINGS):
         raise ModelError(
-            f"{where} has a vocabulary of {found.vocab_size}, but the tokenizer has {expected.vocab_size} entries: "
+            f"{where} has a vocabulary of {found.vocab_size}, but the tokenizer has {entries} entries: "
             f"set data.tokenizer to the one this checkpoint was trained with."
         )
     for field in fields(expected):
-        if field.name in expected.FREE or field.name in ("vocab_size", "chunk"):
+        if field.name in expected.FREE | FOLLOWED or field.name in ("vocab_size", "chunk", "pad_vocab_size_multiple"):
             continue
         mine, theirs = getattr(expected, field.name), getattr(found, field.name)
         if mine != theirs:
             raise ModelError(
                 f"{where} has {field.name} = {theirs}, but the chosen model has {mine}: "
-                f"set model.size to the size of this checkpoint."
+                f"{expected.ADVICE.get(field.name, 'set model.size to the size of this checkpoint')}."
             )
+    followed = {name: getattr(found, name) for name in FOLLOWED}
+    multiple = found.pad_vocab_size_multiple if found.pad_vocab_size_multiple in padding else padding[0]
+    return replace(expected, pad_vocab_size_multiple=multiple, **followed)
 
 
 def check_shapes(found: Mapping[str, tuple[int, ...]], expected: ModelDims, where: str) -> None:
-    """Raise a ModelError that names the first tensor that is missing, unknown or of another shape."""
-    layout, embedding, head = layout_of(expected), expected.EMBEDDING, expected.HEAD
-    named = {layout.canonical_name(name): tuple(shape) for name, shape in found.items()}
-    wanted = expected.tensor_shapes()
-    for name, shape in {**wanted, head: wanted[embedding]}.items():
-        if name not in named:
-            # A published file holds a tied head too, one of ours does not.
-            if name == head and expected.tied:
-                continue
+    """Raise a ModelError that names the first tensor of a file that is missing, unknown or of another shape."""
+    wanted = layout_of(expected).file_shapes(expected, found.keys())
+    for name, shape in wanted.items():
+        if name not in found:
             raise ModelError(f"{where} lacks the tensor {name} {shape}: set model.size to the size of this checkpoint.")
-        if named[name] != shape:
-            setting = "data.tokenizer to its tokenizer" if name in (embedding, head) else "model.size to its size"
+        if tuple(found[name]) != shape:
+            is_vocabulary = shape[0] == expected.vocab_rows and found[name][1:] == shape[1:]
+            setting = "data.tokenizer to its tokenizer" if is_vocabulary else "model.size to its size"
             raise ModelError(
-                f"{where}: tensor {name} has shape {named[name]}, but the chosen model needs {shape}: set {setting}."
+                f"{where}: tensor {name} has shape {found[name]}, but the chosen model needs {shape}: set {setting}."
             )
-    unknown = sorted(named.keys() - wanted.keys() - {head})
+    unknown = sorted(found.keys() - wanted.keys())
     if unknown:
         raise ModelError(
             f"{where} has a tensor {unknown[0]} that the chosen model has not: set model.size to its size."

@@ -76,7 +76,8 @@ class MambaLanguageModel(RecurrentLanguageModel):
         self, tokens_BT: Tensor, state: State | None = None, segment_ids: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """See RecurrentLanguageModel.forward."""
-        x_BTD, final = run_layers(self.backbone.layers, self.backbone.embedding(tokens_BT), state, segment_ids)
+        embedded_BTD = self.backbone.embedding(tokens_BT)
+        x_BTD, final = run_layers(self.backbone.layers, embedded_BTD, state, segment_ids, recompute=self.recompute)
         return self.backbone.norm_f(x_BTD), final
 
     def head_weight(self) -> Tensor:

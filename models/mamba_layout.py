@@ -4,16 +4,19 @@ Two layouts are read: that of state-spaces/mamba-* and mamba2-*, which is the on
 conversions, which differ in the keys of config.json and in the name of the embedding.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from models.architecture import ModelDims
 from models.errors import ModelError
-from models.layout import OWN_KEY, check_supported, make_dims
+from models.layout import OWN_KEY, check_supported, make_dims, shapes_with_head
 
 MAMBA_EMBEDDING = "backbone.embedding.weight"
-_RENAMED = {"backbone.embeddings.weight": MAMBA_EMBEDDING}
+_HF_EMBEDDING = "backbone.embeddings.weight"
+_PUBLISHED_EPS = 1e-5
+"""Of all norms in the published files, which have no key for it."""
 _KEYS = {"d_model": "d_model", "n_layer": "n_layer", "vocab_size": "vocab_size", "tied": "tie_embeddings"}
 _HF_KEYS = {
     "d_model": "hidden_size",
@@ -25,6 +28,8 @@ _HF_KEYS = {
     "d_conv": "conv_kernel",
     "d_state": "state_size",
 }
+_NO_LIMIT = ([0.0, math.inf], [0.0, "Infinity"], [0.0, {"__float__": "Infinity"}], None)
+"""Of the step sizes, as it is written by mamba_ssm and by versions of transformers."""
 _SUPPORTED: dict[str, Any] = {
     "rms_norm": True,
     "norm_before_gate": False,
@@ -35,6 +40,10 @@ _SUPPORTED: dict[str, Any] = {
     "use_conv_bias": True,
     "use_bias": False,
     "use_mambapy": False,
+    "hidden_act": "silu",
+    "d_ssm": None,
+    "dt_limit": _NO_LIMIT,
+    "time_step_limit": _NO_LIMIT,
 }
 """Options of either layout that change what a model computes, with the only value that is implemented here."""
 
@@ -47,6 +56,10 @@ def mamba_tensors(dims: ModelDims, mixer: Mapping[str, tuple[int, ...]]) -> dict
         shapes |= {f"backbone.layers.{layer}.mixer.{name}": shape for name, shape in mixer.items()}
     shapes["backbone.norm_f.weight"] = (dims.d_model,)
     return shapes if dims.tied else {**shapes, dims.HEAD: (dims.vocab_rows, dims.d_model)}
+
+
+def _renamed(entries: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    return {new if name == old else name: value for name, value in entries.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +75,12 @@ class MambaLayout:
     """Whether a published file without `ssm_cfg.layer` is of this kind."""
     ssm_keys: tuple[str, ...]
     """Fields that `ssm_cfg` may hold under their own names."""
+    hf_class: str
+    """Class of transformers that reads them."""
     hf_keys: Mapping[str, str]
     """Field -> key of the "-hf" layout, beside those that both Mambas have."""
+    hf_more: Mapping[str, str] = field(default_factory=dict)
+    """Properties that a "-hf" config.json must say too, though they follow from the fields -> their keys."""
     ranges: Mapping[str, str] = field(default_factory=dict)
     """Fields of initial ranges that `ssm_cfg` holds under other names -> those names."""
     own: tuple[str, ...] = ()
@@ -78,9 +95,37 @@ class MambaLayout:
             return False
         return bool(ssm["layer"] == self.layer) if "layer" in ssm else self.layer_by_default
 
-    def canonical_name(self, name: str) -> str:
+    def file_shapes(self, dims: ModelDims, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         """See CheckpointLayout."""
-        return _RENAMED.get(name, name)
+        shapes = shapes_with_head(dims, names)
+        return _renamed(shapes, MAMBA_EMBEDDING, _HF_EMBEDDING) if _HF_EMBEDDING in names else shapes
+
+    def canonical(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        return _renamed(tensors, _HF_EMBEDDING, MAMBA_EMBEDDING)
+
+    def exported(self, tensors: Mapping[str, Any], layout: str) -> dict[str, Any]:
+        """See CheckpointLayout."""
+        return _renamed(tensors, MAMBA_EMBEDDING, _HF_EMBEDDING) if layout == "hf" else dict(tensors)
+
+    def exported_config(self, dims: ModelDims, layout: str) -> dict[str, Any]:
+        """See CheckpointLayout; the published one has no keys but those that mamba_ssm's MambaConfig takes."""
+        if layout == "hf":
+            return self._hf_config(dims)
+        if dims.norm_eps != _PUBLISHED_EPS:
+            raise ModelError(
+                f"the published layout has no key for the norms' epsilon, which is {dims.norm_eps} here and "
+                f"{_PUBLISHED_EPS} there: write --layout hf."
+            )
+        config = self.config_of(dims)
+        del config[OWN_KEY]
+        return config
+
+    def _hf_config(self, dims: ModelDims) -> dict[str, Any]:
+        fields = {key: getattr(dims, name) for name, key in {**_HF_KEYS, **self.hf_keys, **self.hf_more}.items()}
+        names = {"model_type": self.hf_type, "architectures": [self.hf_class]}
+        # A head that only pads is a row like any other there.
+        return {**names, **fields, "vocab_size": dims.vocab_rows, "residual_in_fp32": True, "rms_norm": True}
 
     def config_of(self, dims: ModelDims) -> dict[str, Any]:
         """See CheckpointLayout."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from models.architecture import Architecture, ModelDims
 from models.errors import ModelError
+from models.kernels import FUSED, INSTALL, KERNELS, fused_lacks, kernel_versions, resolved_kernel
 from models.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ ARCHITECTURES: dict[str, str] = {
     "rwkv6": "models.rwkv6",
 }
 """Name -> module with an `ARCHITECTURE`."""
-SCAN_NAMES = ("chunked", "naive")
 
 
 def architecture(name: str) -> Architecture:
@@ -47,27 +47,51 @@ def dims(architecture_name: str, size: str, vocab_size: int | None = None) -> Mo
 
 
 def check_model_names(settings: ModelSettings) -> None:
-    """Raise a ModelError that names the nearest known name if architecture, size or scan is unknown."""
+    """Raise a ModelError that names the nearest known name if architecture, size or kernel is unknown."""
     dims(settings.architecture, settings.size)
-    _check_name("model.scan", settings.scan, SCAN_NAMES)
+    _check_name("model.kernel", settings.kernel, KERNELS)
 
 
-def build_model(settings: ModelSettings, vocab_size: int, seed: int) -> "RecurrentLanguageModel":
+def kernel_of(settings: ModelSettings, device: str) -> str:
+    """The form of the scan that runs: `model.kernel`, with `auto` resolved by `trial.device`, never by the machine."""
+    return resolved_kernel(settings.kernel, device, architecture(settings.architecture).fused_packages)
+
+
+def kernel_record(name: str, kernel: str) -> dict[str, str]:
+    """Package -> version of what the architecture `name` ran by that kernel; empty but for `fused`."""
+    return kernel_versions(architecture(name).fused_packages) if kernel == FUSED else {}
+
+
+def fused_lacks_here(name: str, gpus: int | None = None) -> str:
+    """What the fused scan of the architecture `name` lacks here, see `fused_lacks`; a ModelError if it has none."""
+    packages = architecture(name).fused_packages
+    if not packages:
+        raise ModelError(f"{name} has no fused scan: write model.kernel=chunked.")
+    return fused_lacks(packages, gpus)
+
+
+def build_model(settings: ModelSettings, vocab_size: int, seed: int, device: str = "cpu") -> "RecurrentLanguageModel":
     """Build a freshly initialised model on the CPU in fp32.
 
     Args:
-        settings: architecture, size and scan.
+        settings: architecture, size and kernel.
         vocab_size: entries of the tokenizer in use.
         seed: the initial parameters are a function of this and the dimensions alone.
+        device: `trial.device`, by which the kernel `auto` is chosen; the model stays on the CPU.
     """
-    return model_of(dims(settings.architecture, settings.size, vocab_size), seed, settings.scan)
+    return model_of(dims(settings.architecture, settings.size, vocab_size), seed, kernel_of(settings, device))
 
 
-def model_of(size: ModelDims, seed: int, scan: str = "chunked") -> "RecurrentLanguageModel":
-    """Build a freshly initialised model of these dimensions; imports its module, and torch with it."""
+def model_of(size: ModelDims, seed: int, kernel: str = "chunked") -> "RecurrentLanguageModel":
+    """Build a freshly initialised model of these dimensions; imports its module, and torch with it.
+
+    `kernel` is one of `KERNELS` but `auto`. Raises a ModelError where `fused` lacks a package.
+    """
+    if kernel == FUSED and (lacking := fused_lacks_here(size.ARCHITECTURE)):
+        raise ModelError(f"the fused scan of {size.ARCHITECTURE} needs {lacking}: {INSTALL}.")
     module, name = architecture(size.ARCHITECTURE).model.split(":")
     build: Callable[[ModelDims, int, str], RecurrentLanguageModel] = getattr(importlib.import_module(module), name)
-    return build(size, seed, scan)
+    return build(size, seed, kernel)
 
 
 def _check_name(setting: str, name: str, known: tuple[str, ...]) -> None:

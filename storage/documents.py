@@ -1,7 +1,8 @@
 """The documents of a run: the shipped corpus, or the user's own files; cheap checks and the hash of their content.
 
 The shipped corpus (storage/corpus, CC0) holds 233 State of the Union addresses and Moby Dick. It is found as package
-data, so an installed copy works without a checkout. The user's files are read in `storage.user_files`.
+data, so an installed copy works without a checkout. The user's files are read in `storage.user_files`, a dataset of the
+Hugging Face Hub in `storage.hub_text`.
 """
 
 import glob
@@ -17,6 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from storage.errors import StorageError
+from storage.hub import is_commit, is_folder
 from storage.settings import BYTES_NAME, DataSettings
 from storage.tokenizer_file import read_tokenizer_file
 
@@ -40,7 +42,12 @@ class Document:
 
 
 def read_documents(settings: DataSettings) -> Iterator[Document]:
-    """Yield every document in order, one at a time. Raises StorageError for what cannot be read as text."""
+    """Yield every document of the files or the corpus in order, one at a time.
+
+    Raises StorageError for what cannot be read as text.
+    """
+    if settings.dataset:
+        raise StorageError(f"data.dataset={settings.dataset} is streamed (storage.token_shards), not read as documents")
     if not settings.files:
         yield from _read_shipped_corpus()
         return
@@ -115,27 +122,57 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def data_content_hash(settings: DataSettings) -> str:
-    """SHA-256 (hex) of the bytes that the tokens come from: for the identity of a trial and the token cache.
+    """SHA-256 (hex) of what the tokens come from: for the identity of a trial and the token cache.
 
-    That is the documents' files and the tokenizer's, if it has one. Names and places of files do not enter, the order
-    of the documents' does, as does `data.field` where a file has columns. Nothing is decoded: the cost is one reading
-    of the files. Raises StorageError as `check_files` and `read_tokenizer_file` do.
+    That is the bytes of the documents' files and of the tokenizer's, if it has one. Names and places of files do not
+    enter, the order of the documents' does, as does `data.field` where a file has columns. Nothing is decoded: the cost
+    is one reading of the files. A dataset of the Hub is known by its name and its commit, which must be full, and by
+    how much of it is taken; nothing of it is read. Raises StorageError as `check_files` and `read_tokenizer_file` do.
     """
     digest = hashlib.sha256()
-    if not settings.files:
+    if settings.dataset:
+        digest.update(b"dataset\0" + _dataset_key(settings).encode())
+    elif not settings.files:
         digest.update(b"shipped\0" + hashlib.sha256(_shipped_corpus().read_bytes()).digest())
     for path in check_files(settings):
         column = "" if ending(path) in TEXT_ENDINGS else settings.field
-        with _open(path) as file:
-            content = hashlib.file_digest(file, "sha256").digest()
-        digest.update(f"{ending(path)}\0{column}\0".encode() + content)
+        digest.update(f"{ending(path)}\0{column}\0".encode() + _file_digest(path))
     if settings.tokenizer != BYTES_NAME:
         digest.update(b"tokenizer\0" + bytes.fromhex(read_tokenizer_file(settings.tokenizer).sha256))
     return digest.hexdigest()
+
+
+def _dataset_key(settings: DataSettings) -> str:
+    if is_folder(settings.dataset):
+        content = _folder_hash(Path(settings.dataset).expanduser())
+    elif is_commit(settings.revision):
+        content = f"{settings.dataset}@{settings.revision}"
+    else:
+        raise StorageError(
+            f"data.revision of {settings.dataset} is {settings.revision or 'main'!r}, whose content may change; write "
+            "a full commit"
+        )
+    taken = (settings.dataset_config, settings.dataset_split, settings.field, settings.max_tokens)
+    return json.dumps([content, *taken])
+
+
+def _folder_hash(folder: Path) -> str:
+    """SHA-256 of the files of a folder, their names below it included: names say which split a file belongs to."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder)
+        if not any(part.startswith(".") for part in name.parts):
+            digest.update(f"{name.as_posix()}\0".encode() + _file_digest(path))
+    return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> bytes:
+    with _open(path) as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _open(path: Path) -> BufferedReader:
     try:
         return path.open("rb")
     except OSError as error:
-        raise StorageError(f"data.files: {path} cannot be opened ({error.strerror}); check its permissions") from error
+        raise StorageError(f"the text {path} cannot be opened ({error.strerror}); check its permissions") from error

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import StorageError
+from storage.hub import TOKENIZER_FILE, cached_tokenizer, split_name
+from storage.settings import is_hub_tokenizer
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<eos>")
 """Names of the token between documents, in order of preference: GPT-NeoX and GPT-2; Llama and T5; Gemma."""
@@ -33,17 +35,30 @@ class TokenizerFile:
 
 
 def read_tokenizer_file(name: str) -> TokenizerFile:
-    """Read the tokenizer.json that `data.tokenizer` names; once per process for unchanged files.
+    """Read the tokenizer.json that `data.tokenizer` names, by its path or on the Hub; once per process if unchanged.
 
-    Raises StorageError if there is no such file, it cannot be read, or it is not the JSON of a tokenizer.
+    Raises StorageError if there is no such file, or not here yet, it cannot be read, or it is not the JSON of a
+    tokenizer.
     """
-    path = Path(name).expanduser().absolute()
+    path = _path_of(name)
     if not path.is_file():
         raise StorageError(
             f"data.tokenizer: there is no file {path}; write 'bytes' or the path of a Hugging Face tokenizer.json"
         )
     status = path.stat()
     return _read(path, status.st_mtime_ns, status.st_size)
+
+
+def _path_of(name: str) -> Path:
+    if not is_hub_tokenizer(name):
+        return Path(name).expanduser().absolute()
+    if (path := cached_tokenizer(name)) is None:
+        published, revision = split_name(name)
+        raise StorageError(
+            f"data.tokenizer: {name} is not here yet; fetch it with `hf download {published} {TOKENIZER_FILE} "
+            f"--revision {revision}`"
+        )
+    return path
 
 
 # Time and size are part of the key only: a plan asks for the vocabulary of every trial, and a file may change.

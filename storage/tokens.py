@@ -2,15 +2,16 @@
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.errors import StorageError
-from storage.settings import BYTES_NAME, DataSettings
+from storage.hub import cached_tokenizer, split_name
+from storage.settings import BYTES_NAME, DataSettings, is_hub_tokenizer
 from storage.tokenizer_file import END_OF_TEXT_NAMES, TokenizerFile, read_tokenizer_file
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, text: str) -> Tokens:
         """Tokens of `text`, shape (N,), of `dtype`. Raises StorageError for text that UTF-8 cannot hold."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """`encode` of each text."""
+        return [self.encode(text) for text in texts]
 
     @abstractmethod
     def decode(self, tokens: npt.NDArray[np.integer]) -> str:
@@ -90,6 +95,13 @@ class FileTokenizer(Tokenizer):
         utf8(text)
         return np.asarray(self._library.encode(text, add_special_tokens=False).ids, self.dtype)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """`encode` of each text, on as many threads as the library may use (RAYON_NUM_THREADS)."""
+        for text in texts:
+            utf8(text)
+        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        return [np.asarray(one.ids, self.dtype) for one in found]
+
     def decode(self, tokens: npt.NDArray[np.integer]) -> str:
         """Text of `tokens`, special ones included; bytes that are not UTF-8 become U+FFFD."""
         return self._library.decode(np.asarray(tokens).tolist(), skip_special_tokens=False)
@@ -126,9 +138,9 @@ def _load(file: TokenizerFile) -> "tokenizers.Tokenizer":
 
 
 def tokenizer_named(name: str) -> Tokenizer:
-    """The tokenizer of `data.tokenizer`: `bytes`, or the path of a tokenizer.json, of which only the JSON is read.
+    """The tokenizer of `data.tokenizer`: `bytes`, or a tokenizer.json, of which only the JSON is read.
 
-    Raises StorageError for a file that is not there or not a tokenizer's.
+    Raises StorageError for a file that is not there or not a tokenizer's, and for one of the Hub that was not fetched.
     """
     if name == BYTES.name:
         return BYTES
@@ -144,8 +156,8 @@ def tokenizer_named(name: str) -> Tokenizer:
     )
 
 
-PUBLISHED_VOCABULARIES = {"EleutherAI/gpt-neox-20b/tokenizer.json": 50277}
-"""Entries of published tokenizers, by the end of the path under which their file is expected."""
+PUBLISHED_VOCABULARIES = {"EleutherAI/gpt-neox-20b": 50277}
+"""Entries of published tokenizers by their names on the Hub: a plan shows them before the file is here."""
 
 
 def vocabulary_named(name: str) -> int:
@@ -153,9 +165,10 @@ def vocabulary_named(name: str) -> int:
 
     Raises StorageError as `tokenizer_named` does.
     """
-    published = (entries for end, entries in PUBLISHED_VOCABULARIES.items() if name.endswith(end))
-    if name != BYTES.name and not Path(name).is_file() and (entries := next(published, None)) is not None:
-        return entries
+    if is_hub_tokenizer(name) and cached_tokenizer(name) is None:
+        published, _ = split_name(name)
+        if published in PUBLISHED_VOCABULARIES:
+            return PUBLISHED_VOCABULARIES[published]
     return tokenizer_named(name).vocabulary
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sweeps.demo_preset import DEMO
-from sweeps.paper_preset import BASE_RATES, CONTEXTS, PAPER, of_paper, untouched
+from sweeps.paper_preset import BASE_RATES, CONTEXTS, PAPER, of_paper, tokens_of_text, untouched
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
 from sweeps.trials import Changes, Trial, beside_base
@@ -45,7 +45,13 @@ SWEEP = NamedSweep(
     chooses=("architectures",),
     presets={
         "demo": {**DEMO, "sweep.architectures": tuple(CONTEXTS)},
-        "paper": {**PAPER, "trial.steps": 500, "trial.micro_rows": 8, "sweep.architectures": tuple(CONTEXTS)},
+        "paper": {
+            **PAPER,
+            "data.max_tokens": tokens_of_text(35_000_000_000),
+            "trial.steps": 500,
+            "trial.micro_rows": 8,
+            "sweep.architectures": tuple(CONTEXTS),
+        },
     },
     trials=trials,
 )

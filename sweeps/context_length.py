@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from sweeps.demo_preset import DEMO, FROM_SCRATCH
-from sweeps.paper_preset import BASE_RATES, PAPER
+from sweeps.paper_preset import BASE_RATES, PAPER, tokens_of_text
 from sweeps.registry import NamedSweep
 from sweeps.settings import SettingError, Settings
 from sweeps.trials import Trial, beside_base, from_scratch, swept
@@ -56,6 +56,7 @@ SWEEP = NamedSweep(
                 "model.size": "125m",
                 "base.checkpoint": FRESH_BASE,
                 "trial.steps": 47_684,
+                "data.max_tokens": tokens_of_text(25_000_000_000),
                 "trial.checkpoint_every": 500,
                 "optimizer.peak_lr": BASE_RATES["125m"],
                 "sweep.values": (512.0, 1024.0, 2048.0, 4096.0),

@@ -12,20 +12,31 @@ from storage.tracking_store_check import check_store
 from sweeps.continuation import check_continuation
 from sweeps.folder import choose_folder
 from sweeps.gpu_hours import gpu_hours, gpu_line, training_tokens
+from sweeps.gpu_memory import check_gpu_memory, gpu_memory
+from sweeps.kernel_check import check_kernels, lacking_kernels
 from sweeps.machine import Machine, this_machine
-from sweeps.planned import SweepPlan
+from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.progress import duration
 from sweeps.resources import bank_needs, check_resources, size
 from sweeps.settings import SettingError
 from workers.arms import ARMS
 
+GIB = 2**30
+
 
 def check_before_start(plan: SweepPlan, out: Path | None, address: str | None, *, fresh: bool = False) -> Path:
-    """Check folder, checkpoints, CPUs, memory and tracking store before anything starts; return the sweep's folder."""
+    """Check folder, checkpoints, CPUs, memory, GPUs' too, kernels and tracking store before anything starts.
+
+    Returns the sweep's folder.
+    """
     folder = choose_folder(plan, out, fresh=fresh)
     check_continuation(plan, folder)
-    if not (address or os.environ.get("RAY_ADDRESS") or plan.needs_gpus):
-        check_resources(plan, this_machine())
+    if plan.needs_gpus:
+        check_gpu_memory(plan)
+    elif not (address or os.environ.get("RAY_ADDRESS")):
+        machine = this_machine()
+        check_resources(plan, machine)
+        check_kernels(plan, machine)
     try:
         check_store(plan.settings.tracking.uri)
     except StorageError as error:
@@ -41,11 +52,15 @@ def print_plan(plan: SweepPlan, folder: Path) -> None:
     if any(trial.bank for trial in plan.trials):
         console.print(_bank_table(plan))
         print(_bank_total(plan, machine))
+    if plan.needs_gpus:
+        console.print(_gpu_table(plan))
     print(_totals(plan, machine))
-    print(gpu_line([trial.config for trial in plan.trials]))
+    print(gpu_line([trial.config for trial in plan.trials], plan.settings.gpu))
+    if machine.gpus and (lacking := lacking_kernels(plan, machine)):
+        print(f"not on this machine: {lacking}")
     print(f"results: {folder}; tracking: {plan.settings.tracking.uri}")
-    for sentence in plan.missing:
-        print(f"before it can run, fetch {sentence}")
+    for phrase in plan.fetches:
+        print(f"a run fetches first, from the hub: {phrase}")
 
 
 def _totals(plan: SweepPlan, machine: Machine) -> str:
@@ -60,10 +75,10 @@ def _totals(plan: SweepPlan, machine: Machine) -> str:
 
 
 def _trial_table(plan: SweepPlan) -> Table:
-    expected = "GPU-hours" if plan.needs_gpus else "expected"
+    costs = ("GPUs", "GPU-hours", "USD") if plan.needs_gpus else ("CPUs", "expected")
     # Texts of their own: what a sweep of one's own says in square brackets would be taken for markup.
     table = Table(title=Text(f"{plan.sweep.name}: {plan.sweep.question}"), title_justify="left")
-    for column in ("trial", "seed", "identity", "steps", "rows", "window", "tokens", "state", "CPUs", expected):
+    for column in ("trial", "seed", "identity", "steps", "rows", "window", "tokens", "state", *costs):
         table.add_column(column, justify="left" if column in ("trial", "identity") else "right")
     for trial in plan.trials:
         config = trial.config
@@ -77,10 +92,17 @@ def _trial_table(plan: SweepPlan) -> Table:
             str(config.window) if steps else "-",
             f"{training_tokens(config):,}",
             size(trial.dims.state_bytes()),
-            str(trial.cpus),
-            f"{gpu_hours(config):.2g}" if plan.needs_gpus else duration(trial.expected_seconds),
+            *_costs(plan, trial),
         )
     return table
+
+
+def _costs(plan: SweepPlan, trial: PlannedTrial) -> tuple[str, ...]:
+    """How many GPUs a trial keeps busy, for how many hours of all together and for what price; or CPUs and time."""
+    if not plan.needs_gpus:
+        return str(trial.cpus), duration(trial.expected_seconds)
+    hours = gpu_hours(trial.config, plan.settings.gpu)
+    return str(trial.config.trial.workers), f"{hours:.2g}", f"{hours * plan.settings.gpu.usd_per_hour:.2g}"
 
 
 def _bank_table(plan: SweepPlan) -> Table:
@@ -94,6 +116,26 @@ def _bank_table(plan: SweepPlan) -> Table:
             table.add_row(
                 Text(label), bank.mode, str(bank.shards), *(size(number) if number else "-" for number in sizes)
             )
+    return table
+
+
+def _gpu_table(plan: SweepPlan) -> Table:
+    """A row per kind of trial: what each of its GPUs holds, piece by piece."""
+    gpu = plan.settings.gpu
+    usable = gpu.usable_bytes / GIB
+    title = (
+        f"memory of each GPU in GiB, at most; {usable:.1f} of the {gpu.memory_gib:g} GiB of one {gpu.name} are for it"
+    )
+    table = Table(title=title, title_justify="left")
+    rows: dict[tuple[tuple[str, int], ...], PlannedTrial] = {}
+    for trial in plan.trials:
+        # One row for trials that need the same: other seeds, other values of sigma.
+        rows.setdefault(tuple(gpu_memory(trial.config).as_json().items()), trial)
+    for column in ("trial", "at once", *(name for name, _ in next(iter(rows)))):
+        table.add_column(column, justify="left" if column == "trial" else "right")
+    for needs, trial in rows.items():
+        at_once = f"{trial.config.micro_rows} x {trial.config.window}" if ARMS[trial.config.arm].trains else "-"
+        table.add_row(Text(trial.label), at_once, *(f"{number / GIB:.2f}" if number else "-" for _, number in needs))
     return table
 
 

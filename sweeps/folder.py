@@ -11,12 +11,13 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from models.content import weights_file
+from models.content import weights_files
 from models.errors import ModelError
 from storage.curves import Curve
 from storage.files import folder_is_writable, write_json
 from storage.measurements import Measurements
 from sweeps.folder_files import PLAN, REPORT, SESSION, read_curves, read_diagnostics, read_failure
+from sweeps.gpu_memory import gpu_part
 from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.settings import SettingError
 from workers.settings import TrialConfig
@@ -158,7 +159,7 @@ class SweepFolder:
         waiting = [one for one in self.plan.possible if one.base == trial.identity and not self._has_result(one)]
         try:
             for step in {one.config.base.step for one in waiting}:
-                weights_file(self.trial(trial) / kept_model(step))
+                weights_files(self.trial(trial) / kept_model(step))
         except ModelError:
             return False
         return True
@@ -221,6 +222,6 @@ def plan_as_json(plan: SweepPlan) -> dict[str, Any]:
         "preset": plan.preset,
         "command": plan.command,
         "identity": plan.identity,
-        "missing": list(plan.missing),
-        "trials": [trial.as_json() for trial in plan.trials],
+        "fetches": list(plan.fetches),
+        "trials": [trial.as_json() | gpu_part(plan, trial) for trial in plan.trials],
     }

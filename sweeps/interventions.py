@@ -3,7 +3,7 @@
 from typing import Any
 
 from sweeps.demo_preset import DEMO, SIGMA
-from sweeps.paper_preset import PAPER, post_training_rate
+from sweeps.paper_preset import AT_SIZE, PAPER, post_training_rate
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
 from sweeps.trials import Trial, beside_base
@@ -52,7 +52,7 @@ SWEEP = NamedSweep(
     arms=("base", "zero", *VARIANTS),
     presets={
         "demo": {**DEMO, "intervention.sigma": SIGMA},
-        "paper": {**PAPER, "intervention.sigma": SIGMA, "sweep.sizes": ("370m", "780m", "1.3b")},
+        "paper": {**PAPER, **AT_SIZE, "intervention.sigma": SIGMA, "sweep.sizes": ("370m", "780m", "1.3b")},
     },
     trials=trials,
 )

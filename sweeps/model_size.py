@@ -2,7 +2,7 @@
 
 from sweeps.demo_preset import DEMO
 from sweeps.interventions import models
-from sweeps.paper_preset import PAPER
+from sweeps.paper_preset import AT_SIZE, PAPER
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
 from sweeps.trials import Changes, Trial, beside_base
@@ -28,7 +28,7 @@ SWEEP = NamedSweep(
     chooses=("sizes",),
     presets={
         "demo": {**DEMO, "base.checkpoint": TRAINED_BASE, "sweep.sizes": ("demo-64", "demo", "demo-192")},
-        "paper": {**PAPER, "trial.steps": 500, "sweep.sizes": ("130m", "370m", "780m", "1.3b")},
+        "paper": {**PAPER, **AT_SIZE, "trial.steps": 500, "sweep.sizes": ("130m", "370m", "780m", "1.3b")},
     },
     trials=trials,
 )

@@ -4,24 +4,30 @@ Known from the paper: context 2048 for the Mambas, 512 for GLA, 256 for RWKV-6; 
 (0.9, 0.95), gradient clip 1.0, 10 % warm-up, cosine to 1e-5; post-training at a tenth of the base's peak rate; the
 Pile, packed, with the tokenizer of GPT-NeoX. Ours, because the paper does not say: the peak rates of each size (those
 of Mamba-2's recipe, five times GPT-3's), weight decay 0.1, the schedule's end in post-training, the numbers of
-evaluation windows, bf16 with fp32 states, and the seeds. The Pile itself is no longer offered; its stand-in is the
-uncopyrighted part (monology/pile-uncopyrighted), so levels of perplexity shift a little.
+evaluation windows, bf16 with fp32 states, and the seeds.
+
+The Pile itself (EleutherAI/pile) is no longer offered: its files were taken down. The stand-in is its part without the
+contested texts, streamed from monology/pile-uncopyrighted; so levels of perplexity are not the paper's to the digit.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from sweeps.places import PUBLISHED_BASES
+from storage.splits import FRACTIONS, TRAIN
 from sweeps.settings import Settings
-from workers.settings import TrialConfig
 
-TOKENIZER = "EleutherAI/gpt-neox-20b/tokenizer.json"
-PILE = "monology/pile-uncopyrighted/train/*.jsonl.zst"
+PILE = "monology/pile-uncopyrighted"
+PILE_COMMIT = "3be90335b66f24456a5d6659d9c8d208c0357119"
+TOKENIZER = "EleutherAI/gpt-neox-20b@c292233c833e336628618a88a648727eb3dff0a7"
 
 PAPER: dict[str, Any] = {
     "model.size": "130m",
-    "data.files": (PILE,),
+    "data.dataset": PILE,
+    "data.revision": PILE_COMMIT,
+    # 70 % of it is for training: enough for 1000 steps of 0.5M without a repetition.
+    "data.max_tokens": 1_000_000_000,
+    "data.cache": "token_cache",
     "data.tokenizer": TOKENIZER,
     "data.packing": "eos",
     "trial.context": 2048,
@@ -37,6 +43,10 @@ PAPER: dict[str, Any] = {
     "eval.chunk": 4096,
 }
 
+AT_SIZE = {"trial.workers": 4, "trial.micro_rows": 2}
+"""For sweeps that go up to 1.3B: what every arm of it needs to fit on GPUs of 80 GiB; the states of its rows do not fit
+on one. See docs/paper_scale.md."""
+
 BASE_RATES = {"45m": 3e-3, "85m": 3e-3, "125m": 3e-3, "130m": 3e-3, "70m": 3e-3} | {
     size: rate
     for sizes, rate in (
@@ -51,6 +61,12 @@ BASE_RATES = {"45m": 3e-3, "85m": 3e-3, "125m": 3e-3, "130m": 3e-3, "70m": 3e-3}
 
 CONTEXTS = {"mamba1": (2048, 256), "mamba2": (2048, 256), "gla": (512, 1024), "rwkv6": (256, 2048)}
 """Context and rows of a step of 0.5M tokens."""
+
+
+def tokens_of_text(trained: int) -> int:
+    """`data.max_tokens`, in whole billions, of which the training split holds so many tokens, with 2 % to spare."""
+    low, high = FRACTIONS[TRAIN]
+    return math.ceil(1.02 * trained / (high - low) / 1e9) * 1_000_000_000
 
 
 def post_training_rate(settings: Settings, size: str) -> float:
@@ -79,22 +95,3 @@ def untouched(changes: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         if getattr(getattr(settings, group), name) == PAPER.get(key, getattr(getattr(usual, group), name)):
             kept[key] = value
     return kept
-
-
-def missing_files(configs: Sequence[TrialConfig]) -> list[str]:
-    """What the trials need of published files that are not below the current folder, a sentence each."""
-    bases = {config.base.checkpoint for config in configs} & set(PUBLISHED_BASES.values())
-    lost = [
-        f"the published {name} (config.json and weights) in the folder {name}, or --set base.checkpoint=FOLDER"
-        for name in sorted(bases)
-        if not Path(name).is_dir()
-    ]
-    data = configs[0].data
-    tokenizer, pile = Path(TOKENIZER).absolute(), str(Path(PILE).absolute())
-    if data.tokenizer == str(tokenizer) and not tokenizer.is_file():
-        lost.append(f"its GPT-NeoX tokenizer.json as {TOKENIZER}, or --set data.tokenizer=FOLDER/tokenizer.json")
-    if pile in data.files and not list(Path.cwd().glob(PILE)):
-        lost.append(
-            f"the text as {PILE}, or --set data.files=FILES, with long documents for windows of eval.length tokens"
-        )
-    return lost

@@ -15,7 +15,7 @@ PUBLISHED_BASES = {
     **{("mamba1", size): f"state-spaces/mamba-{size}" for size in ("130m", "370m", "790m", "1.4b", "2.8b")},
     **{("mamba2", size): f"state-spaces/mamba2-{size}" for size in ("130m", "370m", "780m", "1.3b", "2.7b")},
 }
-"""Published checkpoints by architecture and size: their names, and the folders below the current one that hold them."""
+"""Published checkpoints by architecture and size: names on the hub, or folders below the current one."""
 
 
 def default_base(architecture: str, size: str) -> str:
@@ -25,17 +25,23 @@ def default_base(architecture: str, size: str) -> str:
 
 
 def absolute_base(base: BaseSettings) -> BaseSettings:
-    """The same base by its absolute path; a name that is no folder stays as it is, for the sentence that says so."""
-    named = base.checkpoint in (FRESH_BASE, TRAINED_BASE, *shipped_bases())
-    if named or not Path(base.checkpoint).expanduser().is_dir():
+    """The same base by its absolute path; a name that is no folder stays: it is shipped, on the hub, or wrong."""
+    if base.checkpoint in (FRESH_BASE, TRAINED_BASE) or not Path(base.checkpoint).expanduser().is_dir():
         return base
     return replace(base, checkpoint=_absolute(base.checkpoint))
 
 
 def absolute_data(data: DataSettings) -> DataSettings:
     """The same text by absolute paths, globs of it among them."""
-    tokenizer = data.tokenizer if data.tokenizer == BYTES_NAME else _absolute(data.tokenizer)
-    return replace(data, files=tuple(map(_absolute_pattern, data.files)), tokenizer=tokenizer)
+    named = data.tokenizer == BYTES_NAME or data.has_hub_tokenizer
+    return replace(
+        data,
+        files=tuple(map(_absolute_pattern, data.files)),
+        # A name of the Hub stays one, unless there is such a folder.
+        dataset=_absolute(data.dataset) if data.dataset and Path(data.dataset).expanduser().is_dir() else data.dataset,
+        cache=_absolute(data.cache) if data.cache else "",
+        tokenizer=data.tokenizer if named else _absolute(data.tokenizer),
+    )
 
 
 def _absolute(path: str) -> str:

@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,10 @@ class SweepPlan:
     trials: tuple[PlannedTrial, ...]
     command: str
     """The command line that makes this plan."""
-    missing: tuple[str, ...] = ()
-    """What it needs of published files that are not here, a sentence each: then it can be shown, but not run."""
+    fetches: tuple[str, ...] = ()
+    """What a run fetches from the hub before it starts, a phrase each."""
+    commits: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Commits of the bases on the hub, see `sweeps.bases`."""
 
     @property
     def identity(self) -> str:

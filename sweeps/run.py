@@ -134,8 +134,7 @@ def _show_plan(plan: "SweepPlan", given: argparse.Namespace) -> int:
     from sweeps.windows import check_windows_aside
 
     folder = check_before_start(plan, given.out, given.address, fresh=given.fresh)
-    if not plan.missing:
-        check_windows_aside([trial.config for trial in plan.trials])
+    check_windows_aside([trial.config for trial in plan.trials])
     if given.json:
         print(json.dumps(plan_as_json(plan), indent=2))
     else:

@@ -18,7 +18,8 @@ from sweeps.dry_run import check_before_start
 from sweeps.folder import SweepFolder
 from sweeps.folder_files import NOT_FINISHED, SESSION
 from sweeps.interrupts import catch_signals, exit_code
-from sweeps.machine import machine_cpus
+from sweeps.kernel_check import check_kernels
+from sweeps.machine import machine_cpus, this_machine
 from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.progress import Progress
 from sweeps.ray_session import RayStartError, ray_session
@@ -61,8 +62,10 @@ def run_sweep(
     address = address or os.environ.get("RAY_ADDRESS") or None
     catch_signals()
     root = check_before_start(plan, out, address, fresh=fresh)
+    if plan.needs_gpus and not address:
+        check_kernels(plan, this_machine())
     with SweepFolder(root, plan) as folder:
-        windows = check_windows([trial.config for trial in plan.possible], folder.cache)
+        windows = check_windows([trial.config for trial in plan.possible], folder.cache, _say)
         folder.check_documents(windows.report_documents)
         if windows.skipped:
             _say(f"{windows.skipped} training documents are shorter than the longest training window and are skipped")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.settings import ModelSettings
 from storage.settings import BankSettings, DataSettings, TrackingSettings
+from sweeps.gpu_settings import GpuSettings
 from sweeps.places import PUBLISHED_BASES, absolute_base, absolute_data, default_base
 from sweeps.setting_values import checked_value, read_value
 from workers.arms import check_arm
@@ -86,6 +87,7 @@ class Settings:
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
     sweep: SweepSettings = field(default_factory=SweepSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
     base_is_named: bool = False
     """Whether the preset or the user names `base.checkpoint`: then it stays, whatever model a trial has."""
 
@@ -116,6 +118,7 @@ GROUPS: dict[str, type[Any]] = {
     "tracking": TrackingSettings,
     "sweep": SweepSettings,
     "search": SearchSettings,
+    "gpu": GpuSettings,
 }
 
 
@@ -138,6 +141,7 @@ def build_settings(
     says what to start from, it is the model's `default_base`. Paths become absolute. Raises SettingError.
     """
     values = dict(preset)
+    own = set()
     for assignment in assignments:
         key, text = _split(assignment)
         if key == varies:
@@ -145,8 +149,10 @@ def build_settings(
         if key in fixed:
             raise SettingError(f"{key} is what this sweep gives its trials itself; leave it out")
         values[key] = parse_value(key, text)
+        own.add(key)
         if key == "sweep.values" and not values[key]:
             raise SettingError("sweep.values is empty; write values, or leave it out for the sweep's own")
+    _drop_other_text(values, own)
     groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
     for key, value in values.items():
         group, name = _known(key)
@@ -166,6 +172,18 @@ def build_settings(
         raise
     except ValueError as error:
         raise SettingError(str(error)) from error
+
+
+def _drop_other_text(values: dict[str, Any], own: set[str]) -> None:
+    """Where the user names a text, drop what the preset says of another: its revision means nothing for this one."""
+    about_dataset = ["data.dataset_config", "data.dataset_split", "data.revision"]
+    dropped: list[str] = []
+    if "data.dataset" in own:
+        dropped = ["data.files", *about_dataset]
+    if "data.files" in own or not values.get("data.dataset", ""):
+        dropped += ["data.dataset", *about_dataset, "data.max_tokens"]
+    for key in set(dropped) - own:
+        values.pop(key, None)
 
 
 def check_choices(sweep: "NamedSweep", settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sweeps.demo_preset import DEMO
-from sweeps.paper_preset import BASE_RATES, PAPER
+from sweeps.paper_preset import BASE_RATES, PAPER, tokens_of_text
 from sweeps.registry import NamedSweep
 from sweeps.settings import SettingError, Settings
 from sweeps.trials import Trial, base_trial, post_training, swept
@@ -62,6 +62,7 @@ SWEEP = NamedSweep(
             "base.checkpoint": TRAINED_BASE,
             # 34B tokens in steps of 0.5M; kept after 1.7B, 4.25B, 12.75B and 34B.
             "base.steps": 64_850,
+            "data.max_tokens": tokens_of_text(34_000_000_000),
             "base.rows": 512,
             "base.peak_lr": BASE_RATES["85m"],
             "base.min_lr": 1e-5,

@@ -3,7 +3,7 @@
 import itertools
 
 from sweeps.demo_preset import DEMO, FROM_SCRATCH
-from sweeps.paper_preset import BASE_RATES, PAPER
+from sweeps.paper_preset import BASE_RATES, PAPER, tokens_of_text
 from sweeps.registry import NamedSweep
 from sweeps.settings import Settings
 from sweeps.trials import Trial, beside_base, from_scratch
@@ -42,6 +42,7 @@ SWEEP = NamedSweep(
                 "trial.context": 1024,
                 "trial.rows": 512,
                 "trial.steps": 17_166,
+                "data.max_tokens": tokens_of_text(9_000_000_000),
                 "trial.checkpoint_every": 500,
                 "optimizer.peak_lr": BASE_RATES["45m"],
             },

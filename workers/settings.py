@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from models.kernels import FUSED, check_kernel_device
+from models.registry import architecture, kernel_of
 from models.settings import ModelSettings
 from storage.settings import BankSettings, DataSettings
 from workers.arms import ARMS, Arm, check_arm, parts_of
@@ -15,6 +17,12 @@ from workers.setting_checks import is_number, require, require_some_of
 
 RECIPE_VERSION = 2
 """Raised whenever the code changes in a way that changes a trial's numbers, so that old results are not continued."""
+
+BF16_RECIPE = 1
+"""The same for trials in bf16 alone."""
+
+FUSED_TOKENS = 2**14
+"""Most tokens of a row in one call of a fused scan in evaluations; `models.scans.fused` checks every call."""
 
 FRESH_BASE = "fresh"
 """The `base.checkpoint` of a model that starts from its initialisation instead of a checkpoint."""
@@ -27,9 +35,11 @@ class BaseSettings:
     """The checkpoint a trial starts from."""
 
     checkpoint: str = "demo-mamba2"
-    """A shipped base (`models/bases/`), a folder with config.json and weights, `fresh` for a new initialisation, or
-    `trained`: the sweep trains it once, and its trials start from it. A sweep's own default is the base that is shipped
-    or published for its architecture and size, else `trained`."""
+    """A folder with config.json and weights, a shipped base (`models/bases/`), a checkpoint of the Hugging Face hub
+    (`owner/name`), `fresh` for a new initialisation, or `trained`: the sweep trains it once, and its trials start from
+    it. A sweep's own default is the base that is shipped or published for its architecture and size, else `trained`."""
+    revision: str = "main"
+    """Branch, tag or commit of a checkpoint of the hub. A run finds its commit once, and its trials keep that."""
     seed: int = 0
     """Seed of a `fresh` or `trained` initialisation. Different from `trial.seed`, which keys data, noise and resets."""
     steps: int = 330
@@ -45,6 +55,7 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         require(bool(self.checkpoint), "base.checkpoint", self.checkpoint, "a folder, a shipped name or 'fresh'")
+        require(bool(self.revision), "base.revision", self.revision, "a branch, tag or commit, or leave it out")
         require(0 <= self.seed < 2**63, "base.seed", self.seed, "a whole number from 0 to below 2^63")
         for name in ("steps", "rows"):
             require(getattr(self, name) >= 1, f"base.{name}", getattr(self, name), "a whole number of at least 1")
@@ -80,7 +91,11 @@ class TrialSettings:
     device: str = "auto"
     """`cpu`; `cuda`: a GPU for each worker, also where an autoscaler must bring it; `auto`: GPUs if there are any."""
     precision: str = "fp32"
-    """`fp32`, or `bf16` for weights and activations (states and scans stay fp32)."""
+    """`fp32`, or `bf16` for weights and activations: states, scans, the parameters that decays are made of, sums of
+    gradients and the optimiser stay in fp32."""
+    activation_checkpointing: bool = False
+    """Whether the backward pass computes every layer again instead of keeping what it needs: the same numbers from much
+    less memory, at about a third more work."""
     zero_stage: int = 1
     """DeepSpeed ZeRO stage, 0 to 3."""
     checkpoint_every: int = 50
@@ -207,6 +222,8 @@ class TrialConfig:
     def __post_init__(self) -> None:
         check_arm(self.arm)
         self._check_rows()
+        self._check_precision()
+        self._check_kernel()
         require(
             not self.bank_content or self.bank.shards <= self.batch_rows,
             "bank.shards",
@@ -232,6 +249,39 @@ class TrialConfig:
             trial.micro_rows,
             f"a divisor of the {trial.rows // trial.workers} rows of a worker",
         )
+
+    def _check_precision(self) -> None:
+        """Refuse what DeepSpeed 0.19 would train in another precision than the setting promises."""
+        if self.trial.precision != "bf16":
+            return
+        require(
+            self.trial.zero_stage != 3 or not architecture(self.model.architecture).dims.FP32,
+            "trial.zero_stage",
+            3,
+            f"at most 2 for a {self.model.architecture} in bf16, whose decays stay in fp32: stage 3 keeps all weights "
+            "in one dtype; or trial.precision=fp32",
+        )
+        require(
+            self.trial.zero_stage != 0 or self.micro_rows == self.batch_rows // self.trial.workers,
+            "trial.zero_stage",
+            0,
+            "at least 1 for several micro-batches in bf16: stage 0 adds their gradients up in bf16; or "
+            "trial.micro_rows=0",
+        )
+
+    def _check_kernel(self) -> None:
+        check_kernel_device(self.model.kernel, self.trial.device)
+        require(
+            self.kernel != FUSED or self.eval.chunk <= FUSED_TOKENS,
+            "eval.chunk",
+            self.eval.chunk,
+            f"at most {FUSED_TOKENS} with fused kernels, whose offsets have 32 bits",
+        )
+
+    @property
+    def kernel(self) -> str:
+        """The form of the scan that runs: `model.kernel`, with `auto` resolved by `trial.device`, whatever machine."""
+        return kernel_of(self.model, self.trial.device)
 
     @property
     def _longer(self) -> int:
@@ -293,9 +343,13 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 NOT_IN_IDENTITY = {
-    "data": ("files", "tokenizer"),
-    "base": ("checkpoint", "steps", "rows", "peak_lr", "min_lr"),
-    "trial": ("workers", "threads", "device", "micro_rows", "zero_stage", "checkpoint_every", "max_skipped"),
+    "data": (
+        *("files", "tokenizer", "cache"),
+        *("dataset", "dataset_config", "dataset_split", "revision", "max_tokens"),  # in `data_hash`
+    ),
+    "base": ("checkpoint", "revision", "steps", "rows", "peak_lr", "min_lr"),
+    "trial": ("workers", "threads", "device", "micro_rows", "zero_stage", "checkpoint_every", "max_skipped")
+    + ("activation_checkpointing",),
     "eval": ("chunk", "every"),
     "bank": ("shards", "mode"),
 }
@@ -314,8 +368,11 @@ def trial_identity(config: TrialConfig, base_hash: str, data_hash: str) -> str:
             del values[group][name]
     used = {name for arm in (ARMS[config.arm], *config.drawing_arms) for name in arm.settings}
     values["intervention"] = {name: value for name, value in values["intervention"].items() if name in used}
+    values["model"]["kernel"] = config.kernel
     if config.base.checkpoint != FRESH_BASE:
         del values["base"]["seed"]
+    if config.trial.precision == "bf16":
+        values["bf16_recipe"] = BF16_RECIPE
     if config.optimizer.schedule != "wsd":
         del values["optimizer"]["decay_share"]
     values |= {"recipe": RECIPE_VERSION, "base_hash": base_hash, "data_hash": data_hash}

@@ -11,14 +11,16 @@ import torch.distributed as dist
 
 from models.checkpoints import load_checkpoint, save_checkpoint
 from models.interface import RecurrentLanguageModel
-from models.registry import build_model
+from models.registry import build_model, kernel_record, model_of
 from models.shipped import checkpoint_folder
 from storage.bank.contract import StateBank
 from storage.curve_files import write_curve
 from storage.curves import Curve
 from storage.files import write_json
 from storage.measurements import write_measurements
+from storage.settings import BYTES_NAME
 from storage.token_cache import TokenCache, open_token_cache
+from storage.tokenizer_file import read_tokenizer_file
 from workers.arms import ARMS
 from workers.assembly import assemble_intervention, bank_record, open_bank
 from workers.bank_plan import state_parts
@@ -71,9 +73,9 @@ class Training:
 def load_base(config: TrialConfig, device: torch.device) -> RecurrentLanguageModel:
     """The checkpoint that the trial starts from, or a fresh initialisation keyed by `base.seed`."""
     if config.base.checkpoint == FRESH_BASE:
-        return build_model(config.model, vocab_size(config), config.base.seed).to(device)
-    folder = checkpoint_folder(config.base.checkpoint)
-    return load_checkpoint(folder, model_dims(config), device=device, scan=config.model.scan)
+        return build_model(config.model, vocab_size(config), config.base.seed, config.trial.device).to(device)
+    folder = checkpoint_folder(config.base.checkpoint, config.base.revision)
+    return load_checkpoint(folder, model_dims(config), device=device, kernel=config.kernel)
 
 
 def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
     if ARMS[config.arm].trains:
         model, training = _post_train(config, context, cache, model)
     # Every arm is measured in the precision that trained arms have, the untouched base too.
-    model = model.to(DTYPES[config.trial.precision])
+    model = model.in_precision(DTYPES[config.trial.precision])
     if not ARMS[config.arm].trains:
         training.take_states(config, context, model, training_order(config, cache), None)
     trained = time.perf_counter()
@@ -112,7 +114,8 @@ def train(config: TrialConfig, context: TrialContext) -> dict[str, Any]:
         "curves": {split: f"{split}.parquet" for split in curves},
         "diagnostics": {table.name: f"{table.name}.parquet" for table in diagnostics},
         "diagnostics_left_out": left_out,
-        "scan": config.model.scan,
+        "kernel": config.kernel,
+        "kernel_packages": kernel_record(config.model.architecture, config.kernel),
         "device": str(context.device),
         "workers": dist.get_world_size(),
         "backend": dist.get_backend(),
@@ -136,9 +139,10 @@ def _plain_model(config: TrialConfig, context: TrialContext, engine: "DeepSpeedE
     """The trained model outside its engine, whole on every worker, in the precision it was trained in."""
     if config.trial.zero_stage < 3:
         return engine.module.model
-    model = build_model(config.model, vocab_size(config), seed=0)
+    # Its own dimensions, not those of the size: padding and norms follow the checkpoint that it was read from.
+    model = model_of(engine.module.model.dims, seed=0, kernel=config.kernel)
     model.load_state_dict(plain_weights(engine))
-    return model.to(device=context.device, dtype=DTYPES[config.trial.precision])
+    return model.to(context.device).in_precision(DTYPES[config.trial.precision])
 
 
 def _save_model(
@@ -147,7 +151,8 @@ def _save_model(
     """Write the model after so many steps into the trial's folder, with a note of what made it."""
     if context.is_first:
         made_by = {"arm": config.arm, "steps": steps, "identity": context.identity}
-        save_checkpoint(model, model_dims(config), context.folder / name, notes={"made_by": made_by})
+        tokenizer = None if config.data.tokenizer == BYTES_NAME else read_tokenizer_file(config.data.tokenizer).path
+        save_checkpoint(model, model.dims, context.folder / name, {"made_by": made_by}, tokenizer)
 
 
 def _select_curve(

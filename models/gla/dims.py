@@ -6,6 +6,7 @@ Sources: the configurations in flash-linear-attention (legacy/training/configs, 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from models.architecture import LayerKeeps
 from models.fla_layout import LinearAttentionDims, fla_tensors
 from models.vocabularies import BYTES, PILE
 
@@ -63,6 +64,21 @@ class GlaDims(LinearAttentionDims):
             "mlp.down_proj.weight": (width, self.mlp),
         }
         return fla_tensors(self, [layer] * self.n_layer, {"model.norm.weight": (width,)})
+
+    def layer_keeps(self) -> LayerKeeps:
+        """See ModelDims.layer_keeps; H K key and H V value channels, F channels of the MLP.
+
+        Low: two normalised inputs 2 D, the gate's rank, values read, normalised, gate, its silu and gated 5 H V, MLP
+        4 F; the scan's queries and keys 2 H K and values H V. Full: inputs 2 D and their norms 2, raw gates H K, norms
+        of heads H; the scan's decays H K and scores of a block.
+        """
+        keys, values = self.keys, self.values
+        return LayerKeeps(
+            low=2 * self.d_model + GATE_RANK + 5 * values + 4 * self.mlp,
+            full=2 * self.d_model + 2 + keys + self.n_heads,
+            scan_low=2 * keys + values,
+            scan_full=keys + self.SCORES * self.n_heads,
+        )
 
 
 SIZES = {

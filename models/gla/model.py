@@ -17,10 +17,10 @@ from models.scans.gated import GATED_SCANS
 class GatedLinearAttention(nn.Module):
     """Projections, forget gate, scan, norm of each head, output gate, projection."""
 
-    def __init__(self, dims: GlaDims, scan: str) -> None:
+    def __init__(self, dims: GlaDims, kernel: str) -> None:
         super().__init__()
         self.dims = dims
-        self.scan = GATED_SCANS[scan]
+        self.scan = GATED_SCANS[kernel]
         self.q_proj = nn.Linear(dims.d_model, dims.keys, bias=False)
         self.k_proj = nn.Linear(dims.d_model, dims.keys, bias=False)
         self.v_proj = nn.Linear(dims.d_model, dims.values, bias=False)
@@ -57,10 +57,10 @@ class GatedLinearAttention(nn.Module):
 class GlaBlock(nn.Module):
     """Pre-norm residual block: attention, then MLP; the residual stream is fp32 or better."""
 
-    def __init__(self, dims: GlaDims, scan: str) -> None:
+    def __init__(self, dims: GlaDims, kernel: str) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(dims.d_model, dims.norm_eps)
-        self.attn = GatedLinearAttention(dims, scan)
+        self.attn = GatedLinearAttention(dims, kernel)
         self.mlp_norm = RMSNorm(dims.d_model, dims.norm_eps)
         self.mlp = GatedMLP(dims.d_model, dims.mlp)
 
@@ -80,9 +80,9 @@ class GlaLanguageModel(FlaLanguageModel):
 
     dims: GlaDims
 
-    def __init__(self, dims: GlaDims, seed: int, scan: str = "chunked") -> None:
+    def __init__(self, dims: GlaDims, seed: int, kernel: str = "chunked") -> None:
         """Build the model with fla's initial values drawn from `seed` alone, on the CPU in fp32."""
-        layers = [GlaBlock(dims, scan) for _ in range(dims.n_layer)]
+        layers = [GlaBlock(dims, kernel) for _ in range(dims.n_layer)]
         super().__init__(dims, layers, RMSNorm(dims.d_model, dims.norm_eps))
         self._draw_initial_values(torch.Generator().manual_seed(seed))
 

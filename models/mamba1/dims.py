@@ -6,7 +6,7 @@ Sources: the model table of the state-spaces/mamba README and the defaults of it
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.architecture import RECURRENT, ModelDims, PartShape
+from models.architecture import RECURRENT, LayerKeeps, ModelDims, PartShape
 from models.errors import ModelError
 from models.mamba_layout import MAMBA_EMBEDDING, mamba_tensors
 from models.vocabularies import BYTES, PILE
@@ -18,6 +18,7 @@ class Mamba1Dims(ModelDims):
 
     ARCHITECTURE: ClassVar[str] = "mamba1"
     EMBEDDING: ClassVar[str] = MAMBA_EMBEDDING
+    FP32: ClassVar[tuple[str, ...]] = ("mixer.A_log", "mixer.dt_proj.bias", "mixer.D")
     FREE: ClassVar[frozenset[str]] = frozenset({"chunk", "a_scale", "dt_range", "pad_vocab_size_multiple"})
 
     d_state: int = 16
@@ -66,6 +67,19 @@ class Mamba1Dims(ModelDims):
             "out_proj.weight": (self.d_model, inner),
         }
         return mamba_tensors(self, mixer)
+
+    def layer_keeps(self) -> LayerKeeps:
+        """See ModelDims.layer_keeps.
+
+        Low: normalised input D, projected input 2 I, convolved I, step sizes with B and C R + 2 N, gated I. Full:
+        input D and its norm 1, raw steps I, what is gated I and its gate I. Scan, all in fp32: u, dt, B, C.
+        """
+        inner, columns = self.d_inner, 2 * self.d_state
+        return LayerKeeps(
+            low=self.d_model + 4 * inner + self.rank + columns,
+            full=self.d_model + 1 + 3 * inner,
+            scan_full=2 * inner + columns,
+        )
 
     def layer_state(self, layer: int) -> dict[str, PartShape]:
         """See ModelDims.layer_state."""

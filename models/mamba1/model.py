@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.conv import causal_conv_silu
+from models.conv_fused import CONVOLUTIONS
 from models.interface import LayerState
 from models.mamba1.dims import Mamba1Dims
 from models.mamba_backbone import MambaLanguageModel, draw_dt_bias, draw_uniform
@@ -18,10 +18,11 @@ from models.scans.selective import SELECTIVE_SCANS
 class Mamba1Mixer(nn.Module):
     """One selective state space layer: projection, convolution, scan, gate, projection."""
 
-    def __init__(self, dims: Mamba1Dims, scan: str) -> None:
+    def __init__(self, dims: Mamba1Dims, kernel: str) -> None:
         super().__init__()
         self.dims = dims
-        self.scan = SELECTIVE_SCANS[scan]
+        self.scan = SELECTIVE_SCANS[kernel]
+        self.convolve = CONVOLUTIONS[kernel]
         inner = dims.d_inner
         self.in_proj = nn.Linear(dims.d_model, 2 * inner, bias=False)
         self.conv1d = nn.Conv1d(inner, inner, dims.d_conv, groups=inner)
@@ -36,7 +37,7 @@ class Mamba1Mixer(nn.Module):
         dims = self.dims
         h0_BIN, before_BIW = (None, None) if state is None else (state["recurrent"], state["conv"])
         x_BTI, z_BTI = self.in_proj(u_BTD).chunk(2, dim=-1)
-        x_BTI, conv_BIW = causal_conv_silu(x_BTI, self.conv1d.weight, self.conv_bias, before_BIW, reset_BT)
+        x_BTI, conv_BIW = self.convolve(x_BTI, self.conv1d.weight, self.conv_bias, before_BIW, reset_BT)
         dt_BTR, B_BTN, C_BTN = self.x_proj(x_BTI).split([dims.rank, dims.d_state, dims.d_state], dim=-1)
         # Decays, steps and state stay at fp32 or better: in bf16 a decay near one would round to one.
         full = torch.promote_types(u_BTD.dtype, torch.float32)
@@ -77,6 +78,6 @@ class Mamba1LanguageModel(MambaLanguageModel):
 
     dims: Mamba1Dims
 
-    def __init__(self, dims: Mamba1Dims, seed: int, scan: str = "chunked") -> None:
+    def __init__(self, dims: Mamba1Dims, seed: int, kernel: str = "chunked") -> None:
         """Build the model with published initial values drawn from `seed` alone, on the CPU in fp32."""
-        super().__init__(dims, seed, lambda: Mamba1Mixer(dims, scan))
+        super().__init__(dims, seed, lambda: Mamba1Mixer(dims, kernel))

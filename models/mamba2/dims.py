@@ -6,7 +6,7 @@ Sources: the model table of the state-spaces/mamba README and the defaults of it
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.architecture import RECURRENT, ModelDims, PartShape
+from models.architecture import RECURRENT, LayerKeeps, ModelDims, PartShape
 from models.errors import ModelError
 from models.mamba_layout import MAMBA_EMBEDDING, mamba_tensors
 from models.vocabularies import BYTES, PILE
@@ -18,6 +18,7 @@ class Mamba2Dims(ModelDims):
 
     ARCHITECTURE: ClassVar[str] = "mamba2"
     EMBEDDING: ClassVar[str] = MAMBA_EMBEDDING
+    FP32: ClassVar[tuple[str, ...]] = ("mixer.A_log", "mixer.dt_bias", "mixer.D")
     FREE: ClassVar[frozenset[str]] = frozenset({"chunk", "a_init_range", "dt_range", "pad_vocab_size_multiple"})
 
     d_state: int = 128
@@ -75,6 +76,21 @@ class Mamba2Dims(ModelDims):
             "out_proj.weight": (self.d_model, self.d_inner),
         }
         return mamba_tensors(self, mixer)
+
+    def layer_keeps(self) -> LayerKeeps:
+        """See ModelDims.layer_keeps; I = H P.
+
+        Low: normalised input D, projected input 2 I + 2 G N + H, convolved I + 2 G N, gated I; the scan's output I.
+        Full: input D and its norm 1, raw steps H, what is gated I, its gate I and norms G; the scan's steps and sums of
+        decays 2 H.
+        """
+        inner, heads = self.d_inner, self.n_heads
+        return LayerKeeps(
+            low=self.d_model + self.in_proj_rows + self.conv_channels + inner,
+            full=self.d_model + 1 + heads + 2 * inner + self.ngroups,
+            scan_low=inner,
+            scan_full=2 * heads,
+        )
 
     def layer_state(self, layer: int) -> dict[str, PartShape]:
         """See ModelDims.layer_state."""

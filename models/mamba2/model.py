@@ -8,21 +8,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.conv import causal_conv_silu
+from models.conv_fused import CONVOLUTIONS
 from models.interface import LayerState
+from models.kernels import FUSED
 from models.mamba2.dims import Mamba2Dims
 from models.mamba_backbone import MambaLanguageModel, draw_dt_bias, draw_uniform
 from models.norms import RMSNorm, gated_readout
 from models.scans.ssd import SSD_SCANS
+from models.scans.ssd_fused import CHUNK
 
 
 class Mamba2Mixer(nn.Module):
     """One selective state space layer: projection, convolution, scan, gated norm, projection."""
 
-    def __init__(self, dims: Mamba2Dims, scan: str) -> None:
+    def __init__(self, dims: Mamba2Dims, kernel: str) -> None:
         super().__init__()
         self.dims = dims
-        self.scan = SSD_SCANS[scan]
+        self.scan = SSD_SCANS[kernel]
+        self.chunk = CHUNK if kernel == FUSED else dims.chunk
+        self.convolve = CONVOLUTIONS[kernel]
         self.in_proj = nn.Linear(dims.d_model, dims.in_proj_rows, bias=False)
         self.conv1d = nn.Conv1d(dims.conv_channels, dims.conv_channels, dims.d_conv, groups=dims.conv_channels)
         self.dt_bias = nn.Parameter(torch.empty(dims.n_heads))
@@ -36,13 +40,13 @@ class Mamba2Mixer(nn.Module):
         dims = self.dims
         h0_BHPN, before_BCW = (None, None) if state is None else (state["recurrent"], state["conv"])
         z_BTI, xBC_BTC, dt_BTH = self.in_proj(u_BTD).split([dims.d_inner, dims.conv_channels, dims.n_heads], dim=-1)
-        xBC_BTC, conv_BCW = causal_conv_silu(xBC_BTC, self.conv1d.weight, self.conv_bias, before_BCW, reset_BT)
+        xBC_BTC, conv_BCW = self.convolve(xBC_BTC, self.conv1d.weight, self.conv_bias, before_BCW, reset_BT)
         x_BTHP, B_BTGN, C_BTGN = self._split_heads(xBC_BTC)
         # Decays, steps and state stay at fp32 or better: in bf16 a decay near one would round to one.
         full = torch.promote_types(u_BTD.dtype, torch.float32)
         dt_BTH = F.softplus(dt_BTH.to(full) + self.dt_bias.to(full))
         A_H = -torch.exp(self.A_log.to(full))
-        y_BTHP, h_BHPN = self.scan(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, h0_BHPN, reset_BT, chunk=dims.chunk)
+        y_BTHP, h_BHPN = self.scan(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, h0_BHPN, reset_BT, chunk=self.chunk)
         gated = gated_readout(y_BTHP, x_BTHP, self.D.to(full), z_BTI, self.norm.weight, dims.norm_eps, dims.ngroups)
         return self.out_proj(gated), {"recurrent": h_BHPN, "conv": conv_BCW}
 
@@ -81,6 +85,6 @@ class Mamba2LanguageModel(MambaLanguageModel):
 
     dims: Mamba2Dims
 
-    def __init__(self, dims: Mamba2Dims, seed: int, scan: str = "chunked") -> None:
+    def __init__(self, dims: Mamba2Dims, seed: int, kernel: str = "chunked") -> None:
         """Build the model with published initial values drawn from `seed` alone, on the CPU in fp32."""
-        super().__init__(dims, seed, lambda: Mamba2Mixer(dims, scan))
+        super().__init__(dims, seed, lambda: Mamba2Mixer(dims, kernel))

@@ -1,16 +1,18 @@
-"""RWKV-6 (arXiv:2404.05892), in the layout of flash-linear-attention."""
+"""RWKV-6 (arXiv:2404.05892), with the names of flash-linear-attention."""
 
 from models.architecture import Architecture
-from models.fla_layout import FlaLayout
 from models.rwkv6.dims import SIZES, Rwkv6Dims
+from models.rwkv6.layout import Rwkv6Layout
 
 ARCHITECTURE = Architecture(
     name="rwkv6",
     dims=Rwkv6Dims,
     sizes=SIZES,
     model="models.rwkv6.model:Rwkv6LanguageModel",
-    layout=FlaLayout(
+    fused_packages=("triton", "fla-core"),
+    layout=Rwkv6Layout(
         dims=Rwkv6Dims,
+        hf_class="RWKV6ForCausalLM",
         keys={
             "n_heads": "num_heads",
             "expand_k": "expand_k",

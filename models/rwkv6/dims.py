@@ -4,10 +4,11 @@ Sources: flash-linear-attention (fla/models/rwkv6, utils/convert_from_rwkv6.py),
 arXiv:2404.05892.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.architecture import PartShape
+from models.architecture import LayerKeeps, PartShape
 from models.fla_layout import LinearAttentionDims, fla_tensors
 from models.vocabularies import BYTES, PILE
 
@@ -23,6 +24,10 @@ class Rwkv6Dims(LinearAttentionDims):
 
     ARCHITECTURE: ClassVar[str] = "rwkv6"
     FREE: ClassVar[frozenset[str]] = frozenset({"decay_range"})
+    ADVICE: ClassVar[Mapping[str, str]] = {
+        "head_norm_eps": 'if this is a World model, write "initial_state_sweeps": {"head_norm_eps": 0.00064} into its '
+        "config.json, because flash-linear-attention has no key for it"
+    }
 
     mix_rank: int = 32
     """R: channels between the two matrices of each token-shift mix."""
@@ -80,6 +85,22 @@ class Rwkv6Dims(LinearAttentionDims):
             "ffn.receptance.linear.weight": (width, width),
         }
 
+    def layer_keeps(self) -> LayerKeeps:
+        """See ModelDims.layer_keeps; H K key and H V value channels, F channels of the channel mix, R ranks.
+
+        Low: time mix: difference to the position before and its mix 2 D, five mixes and five inputs 10 D and their
+        ranks 5 R, the decay's rank, normalised values, gate, its silu and gated 4 H V; channel mix 5 D and 2 F; the
+        scan's receptances and keys 2 H K and values H V. Full: inputs 2 D and their norms 4, decays H K, values H V and
+        norms of heads 2 H; the scan's decays H K and scores of a block.
+        """
+        keys, values = self.keys, self.values
+        return LayerKeeps(
+            low=17 * self.d_model + BRANCHES * self.mix_rank + self.decay_rank + 4 * values + 2 * self.ffn,
+            full=2 * self.d_model + 4 + keys + values + 2 * self.n_heads,
+            scan_low=2 * keys + values,
+            scan_full=keys + self.SCORES * self.n_heads,
+        )
+
     def layer_state(self, layer: int) -> dict[str, PartShape]:
         """See ModelDims.layer_state."""
         return {**super().layer_state(layer), "shift": PartShape((2, self.d_model))}
@@ -107,4 +128,5 @@ SIZES = {
     "70m": Rwkv6Dims(d_model=512, n_layer=6, n_heads=8, vocab_size=PILE),
     "1.6b": Rwkv6Dims(d_model=2048, n_layer=24, n_heads=32, vocab_size=WORLD),
     "3b": Rwkv6Dims(d_model=2560, n_layer=32, n_heads=40, vocab_size=WORLD),
+    "7b": Rwkv6Dims(d_model=4096, n_layer=32, n_heads=64, mix_rank=64, decay_rank=128, vocab_size=WORLD),
 }

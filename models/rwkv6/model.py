@@ -66,10 +66,10 @@ class LowRank(nn.Module):
 class TimeMix(nn.Module):
     """Token shift by data-dependent mixes, scan with decays and bonus, norm of each head, gate, projection."""
 
-    def __init__(self, dims: Rwkv6Dims, scan: str) -> None:
+    def __init__(self, dims: Rwkv6Dims, kernel: str) -> None:
         super().__init__()
         self.dims = dims
-        self.scan = GATED_SCANS[scan]
+        self.scan = GATED_SCANS[kernel]
         width = dims.d_model
         self.x_proj = nn.Sequential(
             ShiftedProjection(width, BRANCHES * dims.mix_rank),
@@ -146,11 +146,11 @@ class ChannelMix(nn.Module):
 class Rwkv6Block(nn.Module):
     """Residual block: time mix, then channel mix; the residual stream is fp32 or better."""
 
-    def __init__(self, dims: Rwkv6Dims, scan: str, first: bool) -> None:
+    def __init__(self, dims: Rwkv6Dims, kernel: str, first: bool) -> None:
         super().__init__()
         self.pre_norm = LayerNorm(dims.d_model, dims.norm_eps) if first else None
         self.attn_norm = LayerNorm(dims.d_model, dims.norm_eps)
-        self.attn = TimeMix(dims, scan)
+        self.attn = TimeMix(dims, kernel)
         self.ffn_norm = LayerNorm(dims.d_model, dims.norm_eps)
         self.ffn = ChannelMix(dims)
 
@@ -177,9 +177,9 @@ class Rwkv6LanguageModel(FlaLanguageModel):
 
     dims: Rwkv6Dims
 
-    def __init__(self, dims: Rwkv6Dims, seed: int, scan: str = "chunked") -> None:
+    def __init__(self, dims: Rwkv6Dims, seed: int, kernel: str = "chunked") -> None:
         """Build the model with the official initial values drawn from `seed` alone, on the CPU in fp32."""
-        layers = [Rwkv6Block(dims, scan, first=index == 0) for index in range(dims.n_layer)]
+        layers = [Rwkv6Block(dims, kernel, first=index == 0) for index in range(dims.n_layer)]
         super().__init__(dims, layers, LayerNorm(dims.d_model, dims.norm_eps))
         draw_initial_values(self.named_parameters(), dims, torch.Generator().manual_seed(seed))
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from models.scans.gated_chunked import gated_chunked
+from models.scans.gated_fused import gated_fused
 
-__all__ = ["GATED_SCANS", "GatedScan", "gated_chunked", "gated_naive"]
+__all__ = ["GATED_SCANS", "GatedScan", "gated_chunked", "gated_fused", "gated_naive"]
 
 
 class GatedScan(Protocol):
@@ -85,4 +86,4 @@ def gated_naive(
     return torch.stack(outputs, dim=1).to(v_BTHV.dtype), h_BHKV
 
 
-GATED_SCANS: dict[str, GatedScan] = {"chunked": gated_chunked, "naive": gated_naive}
+GATED_SCANS: dict[str, GatedScan] = {"chunked": gated_chunked, "fused": gated_fused, "naive": gated_naive}

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from models.scans.selective_chunked import selective_chunked
+from models.scans.selective_fused import selective_fused
 
-__all__ = ["SELECTIVE_SCANS", "SelectiveScan", "selective_chunked", "selective_naive"]
+__all__ = ["SELECTIVE_SCANS", "SelectiveScan", "selective_chunked", "selective_fused", "selective_naive"]
 
 
 class SelectiveScan(Protocol):
@@ -76,4 +77,8 @@ def selective_naive(
     return torch.stack(outputs, dim=1).to(u_BTD.dtype), h_BDN
 
 
-SELECTIVE_SCANS: dict[str, SelectiveScan] = {"chunked": selective_chunked, "naive": selective_naive}
+SELECTIVE_SCANS: dict[str, SelectiveScan] = {
+    "chunked": selective_chunked,
+    "fused": selective_fused,
+    "naive": selective_naive,
+}

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from models.scans.ssd_chunked import ssd_chunked
+from models.scans.ssd_fused import ssd_fused
 
-__all__ = ["SSD_SCANS", "SsdScan", "ssd_chunked", "ssd_naive"]
+__all__ = ["SSD_SCANS", "SsdScan", "ssd_chunked", "ssd_fused", "ssd_naive"]
 
 
 class SsdScan(Protocol):
@@ -78,4 +79,4 @@ def ssd_naive(
     return torch.stack(outputs, dim=1).to(x_BTHP.dtype), h_BHPN
 
 
-SSD_SCANS: dict[str, SsdScan] = {"chunked": ssd_chunked, "naive": ssd_naive}
+SSD_SCANS: dict[str, SsdScan] = {"chunked": ssd_chunked, "fused": ssd_fused, "naive": ssd_naive}

@@ -147,7 +147,9 @@ def _settings(sweep: Sweep) -> list[Markup]:
 def _again(sweep: Sweep) -> list[Markup]:
     command = str(sweep.plan.get("command", ""))
     lines = [element("pre", element("code", command), tabindex="0")] if command else []
-    made = sorted({f"{raw['device']}, workers: {raw['workers']}, scan: {raw['scan']}" for raw in sweep.raw})
+    # Trials that ran before the setting had this name wrote `scan`.
+    ran = [(raw["device"], raw["workers"], raw.get("kernel", raw.get("scan"))) for raw in sweep.raw]
+    made = sorted({f"{device}, workers: {workers}, kernel: {kernel}" for device, workers, kernel in ran})
     seconds = sum(result.seconds for result in sweep.results)
     facts = [
         f"Identity {sweep.plan['identity']}; folder {sweep.root}.",

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sweeps.dry_run import check_before_start
 from sweeps.folder import plan_as_json
-from sweeps.gpu_hours import gpu_hours, gpu_line
+from sweeps.gpu_hours import gpu_hours, price, speeds
 from sweeps.machine import this_machine
 from sweeps.progress import duration
 from sweeps.resources import bank_needs, size
@@ -37,8 +37,7 @@ def run_command(given: argparse.Namespace) -> int:
         )
     check_store_of(plan, given.store)
     folder = check_before_start(plan, given.out, given.address, fresh=given.fresh)
-    if not plan.missing:
-        check_windows_aside([trial.config for trial in plan.possible])
+    check_windows_aside([trial.config for trial in plan.possible])
     if given.json:
         print(json.dumps({**plan_as_json(plan), **plan.as_json()}, indent=2))
     else:
@@ -58,8 +57,8 @@ def _print_plan(plan: SearchPlan, folder: Path) -> None:
     print(f"{len(plan.trials)} references ({', '.join(trial.label for trial in plan.trials)}) and {plan.count} trials")
     print(_expected(plan, needs.at_once))
     print(f"results: {folder}; tracking: {plan.settings.tracking.uri}")
-    for sentence in plan.missing:
-        print(f"before it can run, fetch {sentence}")
+    for phrase in plan.fetches:
+        print(f"a run fetches first, from the hub: {phrase}")
 
 
 def _space_table(plan: SearchPlan) -> Table:
@@ -90,8 +89,9 @@ def _stops(plan: SearchPlan) -> str:
 
 def _expected(plan: SearchPlan, at_once: int) -> str:
     if plan.needs_gpus:
-        hours = sum(gpu_hours(one.config) for one in plan.samples) / len(plan.samples) * plan.count
-        speeds = gpu_line([one.config for one in plan.samples]).partition(" in all, ")[2]
-        return f"on GPUs: {hours:.2g} GPU-hours at most, {speeds}"
+        gpu = plan.settings.gpu
+        hours = sum(gpu_hours(one.config, gpu) for one in plan.samples) / len(plan.samples) * plan.count
+        assumed = speeds([one.config for one in plan.samples], gpu)
+        return f"on GPUs: {hours:.3g} GPU-hours at most {price(hours, gpu)}, {assumed}"
     seconds = sum(one.expected_seconds for one in plan.trials) + plan.count * plan.expected_seconds
     return f"{at_once} at once on this machine, expected {duration(seconds / at_once)} without an early stop"

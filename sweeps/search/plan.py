@@ -11,6 +11,7 @@ from typing import Any
 
 from models.errors import ModelError
 from storage.errors import StorageError
+from sweeps.bases import pinned
 from sweeps.names import ArmName
 from sweeps.plan import checkpoint_hash, make_plan, text_hash, trained_hash
 from sweeps.planned import PlannedTrial, SweepPlan
@@ -69,7 +70,7 @@ class SearchPlan(SweepPlan):
 
     def planned(self, number: int, suggestion: Mapping[str, Any]) -> PlannedTrial:
         """The trial that the study's trial of this number stands for. Raises ValueError for settings that clash."""
-        config = configure(self.settings, suggestion)
+        config = pinned(configure(self.settings, suggestion), self.commits)
         base = base_of(config, self.trials)
         content = trained_hash(base.identity) if base else self.checkpoints[config.base.checkpoint]
         group = config.model.size if any(trial.arm.group for trial in self.trials) else ""
@@ -106,8 +107,8 @@ def make_search_plan(
     aim = make_objective(objective, plan.settings, chosen)
     configs = _corner_configs(chosen, plan)
     try:
-        checkpoints = _checkpoints(configs, shown_only=bool(plan.missing))
-        text = text_hash(configs[0], plan.missing)
+        checkpoints = _checkpoints(configs, shown_only=to_show)
+        text = text_hash(configs[0])
     except (ModelError, StorageError, ValueError, OSError) as error:
         raise SettingError(str(error)) from error
     made = SearchPlan(
@@ -115,7 +116,8 @@ def make_search_plan(
         preset=plan.preset,
         settings=plan.settings,
         trials=plan.trials,
-        missing=plan.missing,
+        fetches=plan.fetches,
+        commits=plan.commits,
         command=shlex.join([*shlex.split(plan.command), *_flags(chosen, aim, count)]),
         space=chosen,
         objective=aim,
@@ -152,7 +154,7 @@ def _corners(space: Space) -> Iterator[dict[str, Any]]:
 
 def _corner_configs(space: Space, plan: SweepPlan) -> list[TrialConfig]:
     try:
-        return [configure(plan.settings, suggestion) for suggestion in _corners(space)]
+        return [pinned(configure(plan.settings, suggestion), plan.commits) for suggestion in _corners(space)]
     except ValueError as error:
         raise SettingError(f"a trial that the space {space.name} may suggest is not possible: {error}") from error
 

@@ -35,7 +35,7 @@ def test_the_plan_of_every_sweep_is_shown(preset: str, run_command: Command, tmp
     totals = [line for line in done.stdout.splitlines() if " training tokens" in line and " trials, " in line]
     hours = [line for line in done.stdout.splitlines() if line.startswith("on GPUs: ") and " GPU-hours" in line]
     assert len(totals) == len(hours) == len(CATALOGUE)
-    assert ("before it can run, fetch" in done.stdout) == (preset == "paper")
+    assert ("from the hub: the text monology/pile-uncopyrighted, split train" in done.stdout) == (preset == "paper")
     assert all(f"{entry.sweep}: " in done.stdout for entry in CATALOGUE)
     assert list(tmp_path.iterdir()) == []
 

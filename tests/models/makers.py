@@ -13,15 +13,15 @@ from models.registry import dims, model_of
 TINY = SIZES["tiny"]
 
 
-def tiny_model(dtype: torch.dtype = torch.float64, scan: str = "chunked", ngroups: int = 1) -> Mamba2LanguageModel:
-    return Mamba2LanguageModel(replace(TINY, ngroups=ngroups), seed=0, scan=scan).to(dtype)
+def tiny_model(dtype: torch.dtype = torch.float64, kernel: str = "chunked", ngroups: int = 1) -> Mamba2LanguageModel:
+    return Mamba2LanguageModel(replace(TINY, ngroups=ngroups), seed=0, kernel=kernel).to(dtype)
 
 
 def random_model(
-    architecture: str, dtype: torch.dtype = torch.float64, scan: str = "chunked"
+    architecture: str, dtype: torch.dtype = torch.float64, kernel: str = "chunked"
 ) -> RecurrentLanguageModel:
     """A tiny model of that architecture in which every parameter matters, also those that start at zero."""
-    model = model_of(dims(architecture, "tiny"), seed=0, scan=scan)
+    model = model_of(dims(architecture, "tiny"), seed=0, kernel=kernel)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -14,7 +14,7 @@ from models.checkpoints import load_checkpoint, save_checkpoint
 from models.content import check_checkpoint, content_hash, read_header
 from models.errors import ModelError
 from models.interface import RecurrentLanguageModel
-from models.layout import check_dims, config_from_dims, dims_from_config
+from models.layout import config_from_dims, dims_from_config, fitted_dims
 from models.mamba2.dims import Mamba2Dims
 from models.mamba2.model import Mamba2LanguageModel
 from models.registry import ARCHITECTURES, dims
@@ -56,7 +56,7 @@ def test_what_is_saved_comes_back(model: Mamba2LanguageModel, folder: Path) -> N
     assert loaded.dims == TINY
     assert_same_outputs(loaded, model)
     assert loaded.lm_head.weight is loaded.backbone.embedding.weight
-    assert load_checkpoint(folder, TINY, dtype=torch.float64, scan="naive").head_weight().dtype == torch.float64
+    assert load_checkpoint(folder, TINY, dtype=torch.float64, kernel="naive").head_weight().dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES, page_example.NAME])
@@ -126,15 +126,30 @@ def test_config_of_the_published_models_gives_their_dimensions() -> None:
     assert dims_from_config(config, "config.json") == dims("mamba2", "130m")
 
 
-@pytest.mark.parametrize("vocabulary", [50277, 50288])
-def test_published_vocabularies_fit_the_tokenizer_whether_padded_or_not(vocabulary: int) -> None:
-    check_dims(dims("mamba2", "130m", vocabulary), dims("mamba2", "130m", 50277), "checkpoint")
+@pytest.mark.parametrize(
+    ("architecture", "said", "multiple", "rows"),
+    [
+        ("mamba1", 50277, 8, 50280),
+        ("mamba1", 50280, 8, 50280),
+        ("mamba1", 50280, 1, 50280),
+        ("mamba2", 50277, 16, 50288),
+        ("mamba2", 50288, 16, 50288),
+        ("mamba2", 50288, 1, 50288),
+        ("mamba2", 50277, 8, 50280),
+        ("mamba2", 50280, 16, 50288),
+        ("mamba2", 50277, 1, 50277),
+    ],
+)
+def test_padded_vocabularies_fit_the_tokenizer(architecture: str, said: int, multiple: int, rows: int) -> None:
+    found = replace(dims(architecture, "130m", said), pad_vocab_size_multiple=multiple)
+    fitted = fitted_dims(found, dims(architecture, "130m", 50277), "checkpoint")
+    assert (fitted.vocab_size, fitted.vocab_rows) == (50277, rows)
 
 
 @pytest.mark.parametrize("vocabulary", [256, 50254, 50280])
 def test_another_tokenizer_than_the_published_one_is_refused(vocabulary: int) -> None:
     with pytest.raises(ModelError, match=f"vocabulary of 50277, but the tokenizer has {vocabulary} entries"):
-        check_dims(dims("mamba2", "130m", 50277), dims("mamba2", "130m", vocabulary), "checkpoint")
+        fitted_dims(dims("mamba2", "130m", 50277), dims("mamba2", "130m", vocabulary), "checkpoint")
 
 
 def test_hf_names_are_read(model: Mamba2LanguageModel, folder: Path) -> None:
@@ -257,6 +272,8 @@ def test_pickled_code_is_never_run(folder: Path) -> None:
     [
         ({"rms_norm": False}, "rms_norm = False"),
         ({"ssm_cfg": {"layer": "Mamba2", "norm_before_gate": True}}, "norm_before_gate = True"),
+        ({"ssm_cfg": {"layer": "Mamba2", "dt_limit": [0.0, 0.1]}}, r"dt_limit = \[0.0, 0.1\]"),
+        ({"ssm_cfg": {"layer": "Mamba2", "d_ssm": 8}}, "d_ssm = 8"),
         ({"ssm_cfg": "Mamba2"}, "which is no table"),
         ({"d_model": "wide"}, "senseless dimensions"),
         ({"ssm_cfg": {"layer": "Mamba2", "headdim": 0}}, "senseless dimensions"),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.interface import LayerState, RecurrentLanguageModel, State, resets_from_segments
-from models.registry import ARCHITECTURES, SCAN_NAMES, build_model, dims
+from models.kernels import CPU_KERNELS
+from models.registry import ARCHITECTURES, build_model, dims
 from models.settings import ModelSettings
 from tests.models import page_example
 from tests.models.makers import assert_states_close, random_model, random_state, relative_error, tokens
@@ -27,9 +28,9 @@ def architecture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     return str(request.param)
 
 
-@pytest.fixture(params=SCAN_NAMES)
+@pytest.fixture(params=CPU_KERNELS)
 def model(architecture: str, request: pytest.FixtureRequest) -> RecurrentLanguageModel:
-    return random_model(architecture, scan=str(request.param))
+    return random_model(architecture, kernel=str(request.param))
 
 
 def run_in_pieces(
@@ -95,8 +96,8 @@ def test_no_state_is_the_zero_state(model: RecurrentLanguageModel) -> None:
 def test_chunked_and_naive_models_agree_with_their_gradients(architecture: str) -> None:
     x = tokens(3, 50)
     results = []
-    for scan in SCAN_NAMES:
-        model = random_model(architecture, scan=scan)
+    for kernel in CPU_KERNELS:
+        model = random_model(architecture, kernel=kernel)
         hidden, final = model(x, random_state(model, 3))
         (model.head(hidden).square().sum() + final[1]["recurrent"].square().sum()).backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -290,7 +291,7 @@ def test_initial_values_depend_on_the_seed_alone(architecture: str) -> None:
 def test_64k_tokens_in_pieces_are_as_near_float64_as_one_pass(architecture: str) -> None:
     x = tokens(1, 2**16)
     with torch.no_grad():
-        right, end = random_model(architecture, scan="naive")(x)
+        right, end = random_model(architecture, kernel="naive")(x)
         model = random_model(architecture, torch.float32)
         whole, final = model(x)
         for piece in (1000, 8192):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from models.kernels import CPU_KERNELS
 from models.scans import gated, tiles
 from models.scans.gated_chunked import FASTEST_DECAY
 from models.scans.tiles import Tile, binary_blocks, plan_tiles
@@ -17,7 +18,7 @@ from tests.models.makers import relative_error
 Scan = Callable[..., tuple[Tensor, Tensor]]
 gated_naive: Scan = gated.gated_naive
 gated_chunked: Scan = gated.gated_chunked
-SCANS: dict[str, Scan] = {**gated.GATED_SCANS}
+SCANS: dict[str, Scan] = {name: gated.GATED_SCANS[name] for name in CPU_KERNELS}
 NAMES = ("o", "final state", "dq", "dk", "dv", "dg", "dh0", "dbonus")
 SCALE = 0.7
 

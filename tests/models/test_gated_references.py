@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.others import fla_gla, fla_rwkv6
+from models.kernels import CPU_KERNELS
 from models.scans.gated import GATED_SCANS
 from tests.models.makers import relative_error
 from tests.models.test_gated import gated_inputs
@@ -28,7 +29,7 @@ def with_gradients(outputs: tuple[Tensor, Tensor], inputs: list[Tensor]) -> list
 
 
 @pytest.mark.parametrize("family", THEIRS)
-@pytest.mark.parametrize("name", GATED_SCANS)
+@pytest.mark.parametrize("name", CPU_KERNELS)
 @pytest.mark.parametrize("fastest", [0.1, 8.0, 60.0])
 def test_outputs_states_and_gradients_equal_those_of_fla(family: str, name: str, fastest: float) -> None:
     inputs = gated_inputs(family, length=70, keys=8, values=6, fastest=fastest, dtype=torch.float32)

@@ -58,5 +58,5 @@ def test_head_is_tied_to_the_embedding() -> None:
 
 def test_groups_of_heads_share_input_and_output_vectors() -> None:
     x = tokens(2, 30)
-    chunked, naive = tiny_model(ngroups=2), tiny_model(ngroups=2, scan="naive")
+    chunked, naive = tiny_model(ngroups=2), tiny_model(ngroups=2, kernel="naive")
     assert relative_error(chunked(x)[0], naive(x)[0]) < 1e-12

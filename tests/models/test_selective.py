@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from models.kernels import CPU_KERNELS
 from models.scans import selective
 from models.scans.selective_chunked import BLOCK_ELEMENTS, plan_blocks
 from tests.models.makers import relative_error
@@ -19,7 +20,7 @@ from tests.models.makers import relative_error
 Scan = Callable[..., tuple[Tensor, Tensor]]
 naive: Scan = selective.selective_naive
 chunked: Scan = selective.selective_chunked
-SCANS: dict[str, Scan] = {**selective.SELECTIVE_SCANS}
+SCANS: dict[str, Scan] = {name: selective.SELECTIVE_SCANS[name] for name in CPU_KERNELS}
 NAMES = ("y", "final state", "du", "ddt", "dA", "dB", "dC", "dh0")
 
 

@@ -70,7 +70,7 @@ def test_parameter_counts_of_published_mamba1(name: str, size: str, millions: fl
     [
         (("mamba3", "demo", "chunked"), "model.architecture = 'mamba3' is unknown: did you mean 'mamba2'?"),
         (("mamba2", "370", "chunked"), "model.size = '370' is unknown: did you mean '370m'?"),
-        (("mamba2", "demo", "chunk"), "model.scan = 'chunk' is unknown: did you mean 'chunked'?"),
+        (("mamba2", "demo", "chunk"), "model.kernel = 'chunk' is unknown: did you mean 'chunked'?"),
         (
             ("transformer", "demo", "chunked"),
             "model.architecture = 'transformer' is unknown: there is mamba1, mamba2, gla, rwkv6.",
@@ -79,7 +79,7 @@ def test_parameter_counts_of_published_mamba1(name: str, size: str, millions: fl
 )
 def test_unknown_names_are_refused_with_the_nearest(names: tuple[str, str, str], message: str) -> None:
     with pytest.raises(ModelError) as error:
-        ModelSettings(architecture=names[0], size=names[1], scan=names[2])
+        ModelSettings(architecture=names[0], size=names[1], kernel=names[2])
     assert str(error.value) == message
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from models.kernels import CPU_KERNELS
 from models.scans import ssd, tiles
 from models.scans.tiles import plan_tiles, single_blocks
 from tests.models.makers import relative_error, scan_inputs
@@ -16,7 +17,7 @@ from tests.models.makers import relative_error, scan_inputs
 Scan = Callable[..., tuple[Tensor, Tensor]]
 ssd_naive: Scan = ssd.ssd_naive
 ssd_chunked: Scan = ssd.ssd_chunked
-SCANS: dict[str, Scan] = {**ssd.SSD_SCANS}
+SCANS: dict[str, Scan] = {name: ssd.SSD_SCANS[name] for name in CPU_KERNELS}
 
 
 def outputs_and_gradients(scan: Scan, inputs: list[Tensor], reset: Tensor | None, chunk: int) -> list[Tensor]:

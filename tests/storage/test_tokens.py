@@ -143,7 +143,7 @@ def test_lone_surrogate_is_refused_by_a_file_too(trained: Path) -> None:
 
 
 def test_a_name_that_is_neither_bytes_nor_json_is_refused() -> None:
-    with pytest.raises(ValueError, match="data.tokenizer is 'gpt2'; write 'bytes' or the path of a Hugging Face"):
+    with pytest.raises(ValueError, match="data.tokenizer is 'gpt2'; write 'bytes', the path of a Hugging Face"):
         DataSettings(tokenizer="gpt2")
 
 

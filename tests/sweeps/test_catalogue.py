@@ -51,10 +51,10 @@ def test_the_paper_preset_is_shown_without_its_files_and_refused_otherwise(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plan = plan_of(entry, "paper")
-    assert plan.missing and all(trial.config.trial.device == "cuda" for trial in plan.trials)
+    assert plan.fetches and all(trial.config.trial.device == "cuda" for trial in plan.trials)
     half_a_million = {trial.config.batch_rows * trial.config.window for trial in plan.trials}
     assert half_a_million == {2**19}
-    with pytest.raises(SettingError, match="fetch"):
+    with pytest.raises(SettingError, match="fetch|cannot be reached"):
         make_plan(entry.sweep, "paper", [f"sweep.stage={entry.stage}"] if entry.stage else [], 1)
 
 
@@ -127,10 +127,15 @@ def test_gpu_hours_are_tokens_over_the_stated_speed() -> None:
     plan = make_plan("noise_scale", "paper", [], 1, to_show=True)
     base, zero = plan.trials[0].config, plan.trials[1].config
     # 0.3 x 312 TFLOP/s over 6 operations for each of 128,989,632 parameters
-    assert tokens_per_second(zero) == pytest.approx(0.3 * 312e12 / (6 * 128_989_632))
+    gpu = plan.settings.gpu
+    assert tokens_per_second(zero, gpu) == pytest.approx(0.3 * 312e12 / (6 * 128_989_632))
     assert training_tokens(zero) == 100 * 2**19 and training_tokens(base) == 0
     assert evaluation_tokens(zero) == (64 + 32 + 4) * 32768
-    assert gpu_hours(zero) * 3600 * tokens_per_second(zero) == pytest.approx(100 * 2**19 + 100 * 32768 / 3)
+    seconds = gpu_hours(zero, gpu) * 3600
+    assert seconds * tokens_per_second(zero, gpu) == pytest.approx(100 * 2**19 + 100 * 32768 / 3)
+    # A second forward pass in training, none in evaluation.
+    again = replace(zero, trial=replace(zero.trial, activation_checkpointing=True))
+    assert gpu_hours(again, gpu) * 3600 == pytest.approx(seconds + 100 * 2**19 * 2 * 128_989_632 / (0.3 * 312e12))
 
 
 def test_time_grows_with_the_size_of_the_model() -> None:

@@ -6,12 +6,13 @@ import pytest
 from models.checkpoints import save_checkpoint
 from models.mamba2.dims import SIZES
 from models.mamba2.model import Mamba2LanguageModel
-from sweeps.paper_preset import TOKENIZER
+from storage.hub import is_commit
 from sweeps.plan import make_plan
 from sweeps.planned import SweepPlan
 from sweeps.settings import SettingError
 from tests.tokenizer_makers import VOCABULARY, added_token, changed, make_tokenizer
 
+TOKENIZER = "neox/tokenizer.json"
 SMALL = ["base.checkpoint=fresh", "sweep.values=0.01,0.1"]
 
 
@@ -96,7 +97,7 @@ def save_small_base(folder: Path, vocabulary: int) -> None:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with small files under the names that the preset `paper` expects."""
+    """The current folder, with a small checkpoint, tokenizer and text in place of those that the preset names."""
     save_small_base(tmp_path / "state-spaces" / "mamba2-130m", VOCABULARY)
     (tmp_path / TOKENIZER).parent.mkdir(parents=True)
     make_tokenizer(tmp_path / TOKENIZER)
@@ -109,7 +110,8 @@ PUBLISHED = "base.checkpoint=state-spaces/mamba2-130m"
 
 
 def paper(*assignments: str) -> SweepPlan:
-    return make_plan("noise_scale", "paper", ["model.size=demo", PUBLISHED, "data.files=texts.jsonl", *assignments], 1)
+    own = ["model.size=demo", PUBLISHED, "data.files=texts.jsonl", f"data.tokenizer={TOKENIZER}"]
+    return make_plan("noise_scale", "paper", [*own, *assignments], 1)
 
 
 def test_paper_preset_takes_base_and_tokenizer_from_the_current_folder(published: Path) -> None:
@@ -137,15 +139,49 @@ def test_bytes_and_a_tokenizer_file_have_other_identities(published: Path) -> No
     assert len(identities) == 2
 
 
-@pytest.mark.parametrize("missing", ["state-spaces/mamba2-130m", TOKENIZER])
-def test_paper_preset_says_what_to_fetch_and_set(published: Path, missing: str) -> None:
-    (published / missing).rename(published / "renamed")
-    with pytest.raises(SettingError) as caught:
-        paper()
-    way_out = "data.tokenizer=FOLDER/tokenizer.json" if missing == TOKENIZER else "base.checkpoint=FOLDER"
-    for part in (missing, f"--set {way_out}", f"looked for below {published}"):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
+COMMIT = "c0ffee" + "0" * 34
+
+
+def shown(*assignments: str) -> SweepPlan:
+    own = ["base.checkpoint=fresh", "model.size=demo", *assignments]
+    return make_plan("noise_scale", "paper", own, 1, to_show=True)
+
+
+def test_text_and_tokenizer_of_the_paper_preset_are_pinned_and_shown_without_a_network() -> None:
+    plan = shown()
+    data = plan.trials[0].config.data
+    assert (data.dataset, data.dataset_split, data.max_tokens) == ("monology/pile-uncopyrighted", "train", 10**9)
+    assert is_commit(data.revision) and is_commit(data.tokenizer.removeprefix("EleutherAI/gpt-neox-20b@"))
+    assert plan.trials[0].dims.vocab_size == 50_277
+    assert f"the tokenizer {data.tokenizer}" in plan.fetches
+    assert f"revision {data.revision}, the first 1,000,000,000 tokens, into the token cache in " in plan.fetches[-1]
+
+
+def test_text_of_the_users_own_takes_the_place_of_the_presets(published: Path) -> None:
+    data = paper().trials[0].config.data
+    assert data.files == (str(published / "texts.jsonl"),)
+    assert (data.dataset, data.revision, data.max_tokens) == ("", "", 0)
+    other = shown("data.dataset=own/text", "data.dataset_split=all").trials[0].config.data
+    assert (other.dataset, other.dataset_split, other.revision, other.max_tokens) == ("own/text", "all", "", 10**9)
+    with pytest.raises(SettingError, match="data.dataset=own/text and data.files=.*texts.jsonl are both set"):
+        shown("data.dataset=own/text", "data.files=texts.jsonl")
+
+
+def test_a_branch_is_named_in_a_plan_that_is_shown_and_identities_follow_the_name(published: Path) -> None:
+    own = ["data.dataset=own/text", f"data.tokenizer={TOKENIZER}"]
+    plans = [shown(*own, *more) for more in ([], ["data.revision=v1"], ["data.field=body"])]
+    assert "the text own/text, split train, revision main, " in plans[0].fetches[-1]
+    assert len({plan.identity for plan in plans}) == 3
+
+
+def test_a_commit_gives_the_identity_of_the_run_without_asking(published: Path) -> None:
+    own = ["base.checkpoint=fresh", "model.size=demo", "data.dataset=own/text", f"data.tokenizer={TOKENIZER}"]
+    own += [f"data.revision={COMMIT}"]
+    assert shown(*own).identity == make_plan("noise_scale", "paper", own, 1).identity
+
+
+def test_the_shared_folder_of_caches_is_no_part_of_the_identity(published: Path) -> None:
+    assert paper("data.cache=here").identity == paper("data.cache=there").identity
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_lists_are_split_at_commas() -> None:
         ("trial.steps=0", "trial.steps is 0; write a whole number of at least 1"),
         ("sweep.values=0.1,x", "sweep.values is 'x'; write a number"),
         ("model.size=demoo", "demo"),
-        ("data.tokenizer=gpt2", "data.tokenizer is 'gpt2'; write 'bytes' or the path of a Hugging Face tokenizer.json"),
+        ("data.tokenizer=gpt2", "data.tokenizer is 'gpt2'; write 'bytes', the path of a Hugging Face tokenizer.json"),
         ("tracking.uri=file:./mlruns", "write sqlite:///mlflow.db"),
         ("intervention.sigma=0.1", "what this sweep varies; write --set sweep.values="),
     ],

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from models.settings import ModelSettings
 from workers.arms import ARMS
 from workers.settings import (
     BaseSettings,
     DataSettings,
+    EvalSettings,
     InterventionSettings,
     OptimizerSettings,
     TrialConfig,
@@ -101,6 +103,20 @@ def test_min_lr_above_peak_is_refused() -> None:
         OptimizerSettings(peak_lr=1e-4, min_lr=1e-3)
 
 
+def test_what_would_round_decays_or_gradients_to_bf16_is_refused() -> None:
+    with pytest.raises(ValueError, match="trial.zero_stage is 3; write at most 2 for a mamba1 in bf16"):
+        TrialConfig(
+            arm="zero",
+            model=ModelSettings(architecture="mamba1"),
+            trial=TrialSettings(precision="bf16", zero_stage=3),
+        )
+    with pytest.raises(ValueError, match="trial.zero_stage is 0; write at least 1 for several micro-batches in bf16"):
+        TrialConfig(arm="zero", trial=TrialSettings(precision="bf16", zero_stage=0, micro_rows=6))
+    for architecture, stage, micro_rows in (("gla", 3, 6), ("mamba2", 2, 6), ("mamba2", 0, 48), ("mamba2", 0, 0)):
+        trial = TrialSettings(precision="bf16", zero_stage=stage, micro_rows=micro_rows)
+        TrialConfig(arm="zero", model=ModelSettings(architecture=architecture), trial=trial)
+
+
 def test_unknown_arm_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'state_passing'"):
         TrialConfig(arm="state_pasing")
@@ -116,12 +132,43 @@ def test_identity_leaves_out_hardware_and_paths() -> None:
     elsewhere = TrialConfig(
         arm="zero",
         trial=TrialSettings(
-            workers=2, threads=2, device="cpu", micro_rows=4, checkpoint_every=7, zero_stage=2, max_skipped=1
+            workers=2,
+            threads=2,
+            device="cpu",
+            micro_rows=4,
+            checkpoint_every=7,
+            zero_stage=2,
+            max_skipped=1,
+            activation_checkpointing=True,
         ),
         data=DataSettings(files=("other/place.txt",), tokenizer="other/place/tokenizer.json"),
         base=BaseSettings(checkpoint="other/folder", seed=3),
     )
     assert trial_identity(config, "base", "data") == trial_identity(elsewhere, "base", "data")
+
+
+def identity_of(kernel: str, device: str) -> str:
+    config = TrialConfig(arm="zero", model=ModelSettings(kernel=kernel), trial=TrialSettings(device=device))
+    return trial_identity(config, "base", "data")
+
+
+def test_identity_has_the_kernel_that_runs_however_it_was_asked_for() -> None:
+    assert identity_of("auto", "cuda") == identity_of("fused", "cuda")
+    assert identity_of("auto", "cpu") == identity_of("auto", "auto") == identity_of("chunked", "cuda")
+    assert len({identity_of(kernel, "cuda") for kernel in ("fused", "chunked", "naive")}) == 3
+
+
+def test_a_fused_kernel_and_a_cpu_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="model.kernel = 'fused' runs on GPUs, and trial.device is 'cpu'"):
+        TrialConfig(arm="zero", model=ModelSettings(kernel="fused"), trial=TrialSettings(device="cpu"))
+
+
+def test_evaluations_give_fused_kernels_at_most_16k_tokens_a_call() -> None:
+    gpu, long = TrialSettings(device="cuda"), EvalSettings(chunk=16385)
+    TrialConfig(arm="zero", trial=gpu, eval=EvalSettings(chunk=16384))
+    TrialConfig(arm="zero", eval=long)
+    with pytest.raises(ValueError, match="eval.chunk is 16385; write at most 16384 with fused kernels"):
+        TrialConfig(arm="zero", trial=gpu, eval=long)
 
 
 @pytest.mark.parametrize(

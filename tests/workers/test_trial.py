@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from models.registry import ARCHITECTURES, build_model
 from storage.bank.contract import StateBank
@@ -47,6 +47,7 @@ def test_every_arm_runs_to_its_curves(arm: str, small_trial: TrialMaker, make_co
     context = make_context()
     result = train(small_trial(arm, intervention={"sigma": 0.1}), context)
     assert set(result["curves"]) == {"select", "report", "apart"}
+    assert (result["kernel"], result["kernel_packages"]) == ("chunked", {})
     curve = read_curve(context.folder / "report.parquet")
     assert curve.nll_sum.shape[0] == 2 and curve.count.sum() == 2 * 128
     # A model that has learnt next to nothing is near the uniform distribution over 256 bytes.
@@ -291,12 +292,53 @@ def test_evaluation_does_not_depend_on_the_chunk(small_trial: TrialMaker, make_c
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_every_zero_stage_trains_alike(
-    stage: int, small_trial: TrialMaker, make_context: ContextMaker, tmp_path: Path
+def test_every_zero_stage_trains_alike_also_in_micro_batches(
+    stage: int, small_trial: TrialMaker, make_context: ContextMaker
 ) -> None:
     found = []
-    for name, zero_stage in (("plain", 0), ("staged", stage)):
+    for name, zero_stage, micro_rows in (("plain", 0, 6), ("staged", stage, 6), ("parts", stage, 2)):
         context = make_context(f"{name}-{stage}")
-        train(small_trial("state_passing", steps=2, trial={"zero_stage": zero_stage}), context)
+        trial = {"zero_stage": zero_stage, "micro_rows": micro_rows}
+        train(small_trial("state_passing", steps=2, trial=trial), context)
         found.append(losses(context))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0] == pytest.approx(found[2], rel=1e-4)
+
+
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+def test_recomputed_layers_train_alike_bit_for_bit(
+    stage: int, small_trial: TrialMaker, make_context: ContextMaker
+) -> None:
+    found = []
+    for recompute in (False, True):
+        context = make_context(f"recompute-{recompute}")
+        trial = {"zero_stage": stage, "micro_rows": 3, "activation_checkpointing": recompute}
+        train(small_trial("state_passing", steps=3, trial=trial), context)
+        found.append(without_times(context))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "architecture"), [(0, "mamba2"), (1, "mamba1"), (2, "mamba2"), (3, "gla")])
+def test_a_stopped_trial_in_bf16_resumes_bit_for_bit(
+    stage: int, architecture: str, small_trial: TrialMaker, make_context: ContextMaker
+) -> None:
+    trial = {"precision": "bf16", "zero_stage": stage, "micro_rows": 3 if stage else 6}
+    config = small_trial("state_passing", model={"architecture": architecture, "size": "tiny"}, trial=trial)
+    whole = make_context("whole")
+    train(config, whole)
+
+    def stop(metrics: dict[str, Any]) -> None:
+        if metrics["phase"].startswith("evaluating"):
+            raise StopAt
+
+    with pytest.raises(StopAt):
+        train(config, make_context("stopped", report=stop))
+    resumed = make_context("stopped")
+    (resumed.folder / "checkpoints" / "step-00000004" / "loop.json").write_text("damaged")
+    train(config, resumed)
+    assert without_times(resumed) == without_times(whole)
+    models = [load_file(context.folder / "model" / "model.safetensors") for context in (whole, resumed)]
+    assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
+    decays = {value.dtype for name, value in models[0].items() if name.endswith("A_log")}
+    assert decays == ({torch.float32} if architecture.startswith("mamba") else set())

@@ -85,6 +85,47 @@ def assert_diagnostics_agree(one: Path, other: Path, names: dict[str, str]) -> N
                 assert found.columns[name].tolist() == values.tolist()
 
 
+def job_of(config: TrialConfig, folder: Path, cache: Path, identity: str, world: int) -> dict[str, Any]:
+    job = TrialJob(
+        config=config.to_dict(),
+        name=config.arm,
+        identity=identity,
+        folder=str(folder),
+        cache=str(cache),
+        sweep_id=f"workers-{world}",
+        gpus_per_worker=0,
+    )
+    return job.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "first"), [(1, "bf16", 1e-4), (2, "bf16", 1e-4), (2, "fp32", 1e-6), (3, "fp32", 1e-6)]
+)
+def test_every_zero_stage_trains_alike_among_two_workers(
+    stage: int,
+    precision: str,
+    first: float,
+    worker_groups: dict[int, list[Any]],
+    small_trial: TrialMaker,
+    make_context: ContextMaker,
+    token_caches: Path,
+) -> None:
+    import ray
+
+    trial = {"checkpoint_every": 0, "zero_stage": stage, "precision": precision, "micro_rows": 2}
+    config = small_trial("state_passing", steps=5, rows=8, trial=trial)
+    alone = make_context("alone")
+    train(config, alone)
+    shared = dataclasses.replace(config.trial, workers=2, activation_checkpointing=True)
+    folder = make_context("shared").folder
+    identity = f"stage-{stage}-{precision}"
+    job = job_of(dataclasses.replace(config, trial=shared), folder, token_caches, identity, 2)
+    ray.get([worker.train.remote(job) for worker in worker_groups[2]])
+    one, two = history(alone.folder), history(folder)
+    assert two[0]["loss"] == pytest.approx(one[0]["loss"], rel=first)
+    assert [entry["loss"] for entry in two] == pytest.approx([entry["loss"] for entry in one], rel=1e-3)
+
+
 @pytest.mark.parametrize(("arm", "intervention", "mode"), ARMS)
 def test_workers_and_micro_batches_train_alike(
     arm: str,
@@ -112,16 +153,8 @@ def test_workers_and_micro_batches_train_alike(
     for world, micro_rows in ((2, 2), (4, 0)):
         trial = dataclasses.replace(config.trial, workers=world, micro_rows=micro_rows)
         folder = make_context(f"world-{world}").folder
-        job = TrialJob(
-            config=dataclasses.replace(config, trial=trial).to_dict(),
-            name=arm,
-            identity=f"{arm}-{mode}",
-            folder=str(folder),
-            cache=str(token_caches),
-            sweep_id=f"workers-{world}",
-            gpus_per_worker=0,
-        )
-        ray.get([worker.train.remote(job.as_dict()) for worker in worker_groups[world]])
+        job = job_of(dataclasses.replace(config, trial=trial), folder, token_caches, f"{arm}-{mode}", world)
+        ray.get([worker.train.remote(job) for worker in worker_groups[world]])
         found.append(history(folder))
         # Every worker made the same number of steps, or the collectives would have hung; the record is the first's.
         result = json.loads((folder / "result.json").read_text())

@@ -92,10 +92,14 @@ def as_measured(model: "RecurrentLanguageModel") -> Iterator[None]:
     """The model in fp32 or better and evaluation mode, without gradients; put back afterwards, which loses no bit."""
     import torch
 
-    dtype, was_training = model.head_weight().dtype, model.training
+    full, was_training = torch.promote_types(model.head_weight().dtype, torch.float32), model.training
+    # One by one: in a model in bf16 some stay in fp32.
+    dtypes = [(parameter, parameter.dtype) for parameter in model.parameters()]
     try:
         with torch.no_grad():
-            model.to(torch.promote_types(dtype, torch.float32)).eval()
+            model.to(full).eval()
             yield
     finally:
-        model.to(dtype).train(was_training)
+        for parameter, dtype in dtypes:
+            parameter.data = parameter.data.to(dtype)
+        model.train(was_training)

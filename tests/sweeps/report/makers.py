@@ -106,7 +106,7 @@ def _write_trial(folder: Path, trial: Made, config: dict[str, Any]) -> None:
         "seconds": {"training": 20.0, "evaluation": 10.0},
         "device": "cpu",
         "workers": 1,
-        "scan": "chunked",
+        "kernel": "chunked",
     }
     (folder / "result.json").write_text(json.dumps(result))
 

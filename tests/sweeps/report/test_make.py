@@ -22,7 +22,7 @@ def finish(folder: SweepFolder, number: int) -> None:
     place.mkdir(parents=True)
     for split in ("select", "report"):
         write_curve(place / f"{split}.parquet", make_curve(rise=0.1 * number))
-    ran = {"device": "cpu", "workers": 1, "scan": "chunked", "seconds": {"training": 1.0}}
+    ran = {"device": "cpu", "workers": 1, "kernel": "chunked", "seconds": {"training": 1.0}}
     curves = {split: f"{split}.parquet" for split in ("select", "report")}
     (place / "result.json").write_text(json.dumps({"identity": trial.identity, "curves": curves, **ran}))
 

@@ -17,7 +17,7 @@ def byte_model(
     architecture: str, dtype: torch.dtype = torch.float64, vocab_size: int = BYTES, seed: int = 0
 ) -> RecurrentLanguageModel:
     """A tiny model of that architecture in which every parameter matters, also those that start at zero."""
-    model = model_of(dims(architecture, "tiny", vocab_size), seed=seed, scan="chunked")
+    model = model_of(dims(architecture, "tiny", vocab_size), seed=seed, kernel="chunked")
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in model.parameters():

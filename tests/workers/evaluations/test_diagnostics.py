@@ -74,6 +74,15 @@ def test_a_bf16_model_is_measured_in_fp32_and_put_back(
     assert all(torch.equal(value, before[name]) for name, value in half.state_dict().items())
 
 
+def test_what_a_bf16_model_keeps_in_fp32_is_put_back_unrounded() -> None:
+    model = byte_model("mamba2", torch.float32)
+    before = {name: model.get_parameter(name).detach().clone() for name in model.fp32_parameters()}
+    with as_measured(model.in_precision(torch.bfloat16)):
+        assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert model.head_weight().dtype == torch.bfloat16
+    assert before and all(torch.equal(model.get_parameter(name), value) for name, value in before.items())
+
+
 def test_the_model_is_put_back_after_a_failure_too() -> None:
     model = byte_model("mamba2", torch.bfloat16).train()
     with pytest.raises(RuntimeError), as_measured(model):

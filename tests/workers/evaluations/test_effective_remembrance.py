@@ -73,7 +73,7 @@ def test_pieces_do_not_change_the_result(tokens_at_once: int, monkeypatch: pytes
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rows_that_only_pad_the_vocabulary_take_no_probability(architecture: str) -> None:
     padded = model_of(
-        replace(dims(architecture, "tiny", vocab_size=19), pad_vocab_size_multiple=16), seed=0, scan="chunked"
+        replace(dims(architecture, "tiny", vocab_size=19), pad_vocab_size_multiple=16), seed=0, kernel="chunked"
     )
     before = remembrance.distances_of_texts(padded, texts(vocab_size=19), np.array([0, 5, 60]))
     assert remembrance.last_logits(padded, texts(vocab_size=19), [0, 3]).shape == (2, 3, 19)
@@ -143,3 +143,15 @@ def test_a_window_shorter_than_the_text_is_said(small_trial: Any, make_context: 
         LeftOut, match="128 positions are fewer than the 160 tokens that it reads: eval.remembrance_factor=4 times"
     ):
         remembrance.measure(byte_model("gla"), report_windows(token_caches, 128, 1), config, make_context())
+
+
+def test_rows_that_pad_the_vocabulary_take_no_part_in_distances() -> None:
+    plain = model_of(dims("mamba2", "tiny"), seed=0)
+    padded = model_of(plain.dims, seed=0)
+    with torch.no_grad():
+        dict(padded.named_parameters())[plain.dims.EMBEDDING][plain.vocab_size :] = 9.0
+    tokens_NT = torch.randint(plain.vocab_size, (2, 16), generator=torch.Generator().manual_seed(0))
+    grid = np.asarray([0, 3, 8])
+    found, right = (remembrance.distances_of_texts(model, tokens_NT, grid) for model in (padded, plain))
+    assert plain.dims.vocab_rows > plain.vocab_size
+    assert all(np.array_equal(found[name], right[name]) for name in right)

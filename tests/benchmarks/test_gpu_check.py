@@ -1,0 +1,63 @@
+"""The GPU check as far as a machine without a GPU can tell: what it says is missing, and its own arithmetic."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu_arms import arms
+from benchmarks.gpu_check import SECTIONS
+from benchmarks.gpu_kernels import errors
+from models.registry import ARCHITECTURES
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user of another folder would give it, with no GPU in sight."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), *words],
+        cwd="/",
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_it_lists_every_section_with_what_is_missing() -> None:
+    listed = run("--list")
+    assert listed.returncode == 0, listed.stderr
+    lines = listed.stdout.splitlines()[1:]
+    assert [line.partition(":")[0] for line in lines] == [section.name for section in SECTIONS]
+    assert all("not run: " in line for line in lines)
+
+
+def test_a_report_without_a_gpu_says_not_run_and_why(tmp_path: Path) -> None:
+    ended = run("--out", str(tmp_path / "report.md"))
+    assert ended.returncode == 0, ended.stderr
+    text = (tmp_path / "report.md").read_text()
+    assert text.splitlines()[0] == "# GPU check: " + ", ".join(f"{section.name} not run" for section in SECTIONS)
+    assert text.count("\nnot run: ") == len(SECTIONS)
+
+
+def test_an_unknown_section_is_refused() -> None:
+    ended = run("--only", "acuracy")
+    assert ended.returncode == 2
+    assert "invalid choice: 'acuracy'" in ended.stderr
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_chunked_path_is_found_accurate(architecture: str) -> None:
+    found = errors(architecture, 7, torch.float32, "chunked", "cpu")
+    assert max(found.values()) < 1e-4
+    assert min(found.values()) > 0.0, "two computations that agree to the last bit were one"
+
+
+def test_every_arm_trains_for_its_steps() -> None:
+    text, right = arms("chunked", "cpu", "tiny")
+    assert right, text
+    assert text.count("| yes |") == 10
