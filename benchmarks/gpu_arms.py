@@ -105,7 +105,7 @@ def passing() -> tuple[str, bool]:
     loops = {}
     for arm in ("zero", "state_passing", "random_noise"):
         built = build_model(ModelSettings(architecture=architecture, size=size, kernel="fused"), VOCABULARY, seed=0)
-        loops[arm] = Loop(arm, built.to("cuda", torch.bfloat16), rows, context, resident=True)
+        loops[arm] = Loop(arm, built.in_precision(torch.bfloat16).to("cuda"), rows, context, resident=True)
     seconds = seconds_of({arm: partial(Loop.step, loop) for arm, loop in loops.items()})
     lines = [
         [arm, f"{taken * 1000:.0f} ms", f"{rows * context / taken:,.0f}", f"{taken / seconds['zero']:.3f}"]

@@ -71,7 +71,7 @@ def errors(
     architecture: str, length: int, dtype: torch.dtype, kernel: str = "fused", device: str = "cuda"
 ) -> dict[str, float]:
     """Relative errors of a kernel in `dtype` against `naive` in float64, both with the same rounded parameters."""
-    tested = model_of(small(architecture), 0, kernel).to(device, dtype)
+    tested = model_of(small(architecture), 0, kernel).in_precision(dtype).to(device)
     naive = model_of(small(architecture), 0, "naive").to(device, torch.float64)
     naive.load_state_dict({name: value.double() for name, value in tested.state_dict().items()})
     generator = torch.Generator(device).manual_seed(length)

@@ -47,10 +47,20 @@ class LayerKeeps:
     """In the dtype of the activations, by the fused scan alone; what others keep too is not counted twice."""
     scan_full: int = 0
     """In fp32, by the fused scan alone."""
+    plain_low: int = 0
+    """In the dtype of the activations, where no fused kernels follow the scan."""
+    plain_full: int = 0
+    """In fp32, where no fused kernels follow the scan."""
 
-    def bytes(self, activation_bytes: int) -> int:
-        """Bytes per position, with so many bytes to a number in the dtype of the activations."""
-        return (self.low + self.scan_low) * activation_bytes + (self.full + self.scan_full) * 4
+    def bytes(self, activation_bytes: int, *, fused: bool = True) -> int:
+        """Bytes per position, with so many bytes to a number in the dtype of the activations.
+
+        Without `fused` an upper bound: our own scans keep no more than the fused ones.
+        """
+        low, full = self.low + self.scan_low, self.full + self.scan_full
+        if not fused:
+            low, full = low + self.plain_low, full + self.plain_full
+        return low * activation_bytes + full * 4
 
 
 @dataclass(frozen=True, kw_only=True)

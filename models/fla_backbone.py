@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from models.architecture import ModelDims
 from models.interface import RecurrentLanguageModel, State, run_layers
 from models.norms import RMSNorm
+from models.norms_fused import SWIGLUS
 
 __all__ = ["FlaBackbone", "FlaLanguageModel", "GatedMLP", "LayerNorm", "RMSNorm"]
 
@@ -27,15 +28,16 @@ class LayerNorm(nn.LayerNorm):
 class GatedMLP(nn.Module):
     """down(silu(gate x) * up x), without biases."""
 
-    def __init__(self, width: int, inner: int) -> None:
+    def __init__(self, width: int, inner: int, kernel: str) -> None:
         super().__init__()
+        self.swiglu = SWIGLUS[kernel]
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
-        update_BTD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        update_BTD: Tensor = self.down_proj(self.swiglu(self.gate_proj(x_BTD), self.up_proj(x_BTD)))
         return update_BTD
 
 

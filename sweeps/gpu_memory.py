@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from models.kernels import FUSED
 from sweeps.gpu_hours import gpu_json
 from sweeps.gpu_settings import GpuSettings
 from sweeps.planned import PlannedTrial, SweepPlan
@@ -103,7 +104,7 @@ def _activations(config: TrialConfig) -> int:
     keeps = dims.layer_keeps()
     if keeps is None:
         return 0
-    per_layer = keeps.bytes(NUMBER_BYTES[config.trial.precision])
+    per_layer = keeps.bytes(NUMBER_BYTES[config.trial.precision], fused=config.kernel == FUSED)
     per_position = per_layer * (dims.n_layer + 1)
     if config.trial.activation_checkpointing:
         per_position = 4 * dims.d_model * dims.n_layer + 2 * per_layer

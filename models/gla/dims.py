@@ -68,16 +68,17 @@ class GlaDims(LinearAttentionDims):
     def layer_keeps(self) -> LayerKeeps:
         """See ModelDims.layer_keeps; H K key and H V value channels, F channels of the MLP.
 
-        Low: two normalised inputs 2 D, the gate's rank, values read, normalised, gate, its silu and gated 5 H V, MLP
-        4 F; the scan's queries and keys 2 H K and values H V. Full: inputs 2 D and their norms 2, raw gates H K, norms
-        of heads H; the scan's decays H K and scores of a block.
+        Low: two normalised inputs 2 D, the gate's rank, values read, gate and gated 3 H V, MLP 3 F; the scan's queries
+        and keys 2 H K and values H V. Full: inputs 2 D and their norms 2, raw gates H K, norms of heads H; the scan's
+        decays H K and scores of a block. Plain: values normalised and the gate's silu 2 H V, the MLP's F.
         """
         keys, values = self.keys, self.values
         return LayerKeeps(
-            low=2 * self.d_model + GATE_RANK + 5 * values + 4 * self.mlp,
+            low=2 * self.d_model + GATE_RANK + 3 * values + 3 * self.mlp,
             full=2 * self.d_model + 2 + keys + self.n_heads,
             scan_low=2 * keys + values,
             scan_full=keys + self.SCORES * self.n_heads,
+            plain_low=2 * values + self.mlp,
         )
 
 

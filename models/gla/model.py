@@ -11,6 +11,7 @@ from models.architecture import RECURRENT
 from models.fla_backbone import FlaLanguageModel, GatedMLP, RMSNorm
 from models.gla.dims import GATE_NORMALISER, GATE_RANK, GlaDims
 from models.interface import LayerState
+from models.norms_fused import GATED_NORMS
 from models.scans.gated import GATED_SCANS
 
 
@@ -21,6 +22,7 @@ class GatedLinearAttention(nn.Module):
         super().__init__()
         self.dims = dims
         self.scan = GATED_SCANS[kernel]
+        self.gated_norm = GATED_NORMS[kernel]
         self.q_proj = nn.Linear(dims.d_model, dims.keys, bias=False)
         self.k_proj = nn.Linear(dims.d_model, dims.keys, bias=False)
         self.v_proj = nn.Linear(dims.d_model, dims.values, bias=False)
@@ -50,8 +52,9 @@ class GatedLinearAttention(nn.Module):
             scale=q_BTHK.shape[-1] ** -0.5,
             chunk=self.dims.chunk,
         )
-        gated_BTV = self.g_norm_swish_gate(o_BTHV).flatten(2) * F.silu(self.g_proj(x_BTD))
-        return self.o_proj(gated_BTV), h_BHKV
+        norm, gate_BTHV = self.g_norm_swish_gate, self.g_proj(x_BTD).unflatten(-1, heads)
+        gated_BTHV = self.gated_norm(o_BTHV, gate_BTHV, norm.weight, norm.eps)
+        return self.o_proj(gated_BTHV.flatten(2)), h_BHKV
 
 
 class GlaBlock(nn.Module):
@@ -62,7 +65,7 @@ class GlaBlock(nn.Module):
         self.attn_norm = RMSNorm(dims.d_model, dims.norm_eps)
         self.attn = GatedLinearAttention(dims, kernel)
         self.mlp_norm = RMSNorm(dims.d_model, dims.norm_eps)
-        self.mlp = GatedMLP(dims.d_model, dims.mlp)
+        self.mlp = GatedMLP(dims.d_model, dims.mlp, kernel)
 
     def forward(self, x_BTD: Tensor, state: LayerState | None, reset_BT: Tensor | None) -> tuple[Tensor, LayerState]:
         """Return the residual stream after this block, and the layer's final state."""

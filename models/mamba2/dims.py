@@ -80,16 +80,17 @@ class Mamba2Dims(ModelDims):
     def layer_keeps(self) -> LayerKeeps:
         """See ModelDims.layer_keeps; I = H P.
 
-        Low: normalised input D, projected input 2 I + 2 G N + H, convolved I + 2 G N, gated I; the scan's output I.
-        Full: input D and its norm 1, raw steps H, what is gated I, its gate I and norms G; the scan's steps and sums of
-        decays 2 H.
+        Low: normalised input D, projected input 2 I + 2 G N + H, convolved I + 2 G N, gated I; the scan's output, which
+        is gated, I. Full: input D and its norm 1, raw steps H, norms of what is gated G; the scan's steps and sums of
+        decays 2 H. Plain: what is gated I and its gate I.
         """
         inner, heads = self.d_inner, self.n_heads
         return LayerKeeps(
             low=self.d_model + self.in_proj_rows + self.conv_channels + inner,
-            full=self.d_model + 1 + heads + 2 * inner + self.ngroups,
+            full=self.d_model + 1 + heads + self.ngroups,
             scan_low=inner,
             scan_full=2 * heads,
+            plain_full=2 * inner,
         )
 
     def layer_state(self, layer: int) -> dict[str, PartShape]:

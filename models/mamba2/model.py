@@ -14,8 +14,9 @@ from models.kernels import FUSED
 from models.mamba2.dims import Mamba2Dims
 from models.mamba_backbone import MambaLanguageModel, draw_dt_bias, draw_uniform
 from models.norms import RMSNorm, gated_readout
+from models.norms_fused import gated_readout_fused
 from models.scans.ssd import SSD_SCANS
-from models.scans.ssd_fused import CHUNK
+from models.scans.ssd_fused import CHUNK, ssd_fused
 
 
 class Mamba2Mixer(nn.Module):
@@ -25,7 +26,8 @@ class Mamba2Mixer(nn.Module):
         super().__init__()
         self.dims = dims
         self.scan = SSD_SCANS[kernel]
-        self.chunk = CHUNK if kernel == FUSED else dims.chunk
+        self.fused = kernel == FUSED
+        self.chunk = CHUNK if self.fused else dims.chunk
         self.convolve = CONVOLUTIONS[kernel]
         self.in_proj = nn.Linear(dims.d_model, dims.in_proj_rows, bias=False)
         self.conv1d = nn.Conv1d(dims.conv_channels, dims.conv_channels, dims.d_conv, groups=dims.conv_channels)
@@ -46,9 +48,16 @@ class Mamba2Mixer(nn.Module):
         full = torch.promote_types(u_BTD.dtype, torch.float32)
         dt_BTH = F.softplus(dt_BTH.to(full) + self.dt_bias.to(full))
         A_H = -torch.exp(self.A_log.to(full))
-        y_BTHP, h_BHPN = self.scan(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, h0_BHPN, reset_BT, chunk=self.chunk)
-        gated = gated_readout(y_BTHP, x_BTHP, self.D.to(full), z_BTI, self.norm.weight, dims.norm_eps, dims.ngroups)
-        return self.out_proj(gated), {"recurrent": h_BHPN, "conv": conv_BCW}
+        series = (x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, h0_BHPN, reset_BT)
+        D_H, norm = self.D.to(full), (self.norm.weight, dims.norm_eps, dims.ngroups)
+        if self.fused:
+            # The kernel adds the skip D x itself.
+            v_BTHP, h_BHPN = ssd_fused(*series, chunk=self.chunk, D_H=D_H)
+            gated_BTI = gated_readout_fused(v_BTHP.flatten(2), z_BTI, *norm)
+        else:
+            y_BTHP, h_BHPN = self.scan(*series, chunk=self.chunk)
+            gated_BTI = gated_readout(y_BTHP, x_BTHP, D_H, z_BTI, *norm)
+        return self.out_proj(gated_BTI), {"recurrent": h_BHPN, "conv": conv_BCW}
 
     @property
     def conv_bias(self) -> Tensor:

@@ -25,8 +25,9 @@ def ssd_fused(
     reset_BT: Tensor | None = None,
     *,
     chunk: int = CHUNK,
+    D_H: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence; see SsdScan. `chunk` is a power of two of at least 16.
+    """Run the recurrence; see SsdScan. `chunk` is a power of two of at least 16; with `D_H`, y has D x added to it.
 
     Raises:
         ModelError: without mamba-ssm, off a GPU, for another dtype than fp32 and bf16, or for too many tokens.
@@ -44,6 +45,7 @@ def ssd_fused(
             B_BTGN.to(x_BTHP.dtype),
             C_BTGN.to(x_BTHP.dtype),
             chunk,
+            D=None if D_H is None else D_H.float(),
             initial_states=None if h0_BHPN is None else h0_BHPN.float(),
             seq_idx=segment_BT,
             return_final_states=True,

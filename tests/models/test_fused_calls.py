@@ -17,6 +17,7 @@ from models import conv_fused
 from models.conv import causal_conv_silu
 from models.conv_fused import causal_conv_silu_fused
 from models.errors import ModelError
+from models.norms_fused import gated_readout_fused
 from models.scans import selective_fused as mamba1
 from models.scans.fused import OFFSETS, check_call, check_size, check_triton, in_segments, library
 from models.scans.gated import gated_fused, gated_naive
@@ -61,6 +62,15 @@ def test_the_limit_follows_from_the_shapes(monkeypatch: pytest.MonkeyPatch) -> N
         ModelError, match=r"8 x 131072 tokens .* index 2,147,483,648 inputs, .* at most 1,048,575 tokens"
     ):
         ssd_fused(x, dt, torch.zeros(32), columns, columns)
+
+
+def test_a_gate_that_is_part_of_wider_rows_counts_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.norms_fused.check_call", lambda *_, **__: None)
+    # 370m: 2048 channels, and their gate in rows of 4384.
+    v = torch.zeros(1).expand(8, 2**16, 2048)
+    z = torch.empty_strided(v.shape, (2**16 * 4384, 4384, 1), device="meta")
+    with pytest.raises(ModelError, match=r"8 x 65536 tokens .* index 2,298,478,592 projected inputs, .* at most 489,"):
+        gated_readout_fused(v, z, torch.zeros(2048), 1e-5, 1)
 
 
 def test_tensors_off_a_gpu_are_refused() -> None:
