@@ -120,7 +120,7 @@ def missing(section: Section) -> str:
     """What keeps a section from running here, as a sentence; empty if nothing does."""
     lacking = [MODULES[module] for module in section.modules if importlib.util.find_spec(module) is None]
     if lacking:
-        return f"not run: {', '.join(lacking)} is not installed (pip install --no-deps {' '.join(lacking)})"
+        return f"not run: {', '.join(lacking)} missing (pip install --no-deps {' '.join(lacking)})"
     import torch
 
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -17,7 +17,7 @@ from models.registry import ARCHITECTURES, dims, model_of
 LENGTHS = (7, 64, 200, 300)
 ROWS = 3
 VOCABULARY = 256
-TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.05}
+TOLERANCES = {torch.float32: 5e-3, torch.bfloat16: 0.05}
 """Largest difference over largest value. TF32 is off, yet kernels may multiply in it: it keeps 10 bits of a factor."""
 
 
