@@ -1,6 +1,7 @@
-"""Where the time of a finished sweep went: the parts of each trial, from its own records.
+"""Where the time of a finished sweep went, or of the whole catalogue, from their own records.
 
 python -m benchmarks.demo_time runs/noise_scale-1234abcd
+python -m benchmarks.demo_time runs/catalogue.json
 """
 
 import json
@@ -11,10 +12,27 @@ from benchmarks.markdown import header, table
 
 
 def main() -> None:
-    """Print the table of the sweep folder that is named."""
+    """Print the table of the sweep folder, or of the catalogue's record, that is named."""
     if len(sys.argv) != 2:
-        raise SystemExit("name the folder of a finished sweep, for example runs/noise_scale-1234abcd")
-    folder = Path(sys.argv[1])
+        raise SystemExit("name the folder of a finished sweep, or runs/catalogue.json")
+    path = Path(sys.argv[1])
+    (print_sweep if path.is_dir() else print_catalogue)(path)
+
+
+def print_catalogue(path: Path) -> None:
+    """A row per sweep: seconds of its command from start to table, as `python -m sweeps.run --all` recorded them."""
+    record = json.loads(path.read_text())
+    failed = [name for name, entry in record.items() if entry["exit_code"]]
+    if failed:
+        raise SystemExit(f"not all sweeps succeeded: {', '.join(failed)}; run python -m sweeps.run --all again")
+    print(header("Time of the whole catalogue"))
+    print(table(["sweep", "seconds"], [[name, f"{entry['seconds']:.0f}"] for name, entry in record.items()]))
+    total = sum(entry["seconds"] for entry in record.values())
+    print(f"{len(record)} sweeps in {total:.0f} s, {total / 60:.0f} min.")
+
+
+def print_sweep(folder: Path) -> None:
+    """A row per trial of the sweep in `folder`."""
     plan = json.loads((folder / "sweep.json").read_text())
     labels = {trial["identity"]: trial["label"] for trial in plan["trials"]}
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("trials/*/result.json"))]
