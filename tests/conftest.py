@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -24,6 +25,10 @@ _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
 }
 _SHUTDOWN_S = 20.0
+
+# A busy machine must not fail a test: hypothesis would give each example 200 ms.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 _saved_environment = pytest.StashKey[dict[str, str | None]]()
 _token_folder = pytest.StashKey[str]()

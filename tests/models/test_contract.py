@@ -45,7 +45,7 @@ def run_in_pieces(
 
 
 # The model is not changed, so that examples may share it.
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, 39), min_size=1, max_size=6))
 def test_cutting_anywhere_and_carrying_equals_one_pass(model: RecurrentLanguageModel, cuts: set[int]) -> None:
     x, start = tokens(2, 40), random_state(model, 2)

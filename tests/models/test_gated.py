@@ -215,7 +215,7 @@ def test_output_is_the_zero_state_output_plus_the_propagated_initial_state(scan:
 
 
 @both_families
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     length=st.integers(2, 40),
     part=st.floats(0.01, 0.99),

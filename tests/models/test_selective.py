@@ -187,7 +187,7 @@ def test_output_and_final_state_are_affine_in_the_initial_state(scan: Scan) -> N
         torch.testing.assert_close(found, 0.3 * from_one + 0.7 * from_other)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(length=st.integers(2, 40), part=st.floats(0.01, 0.99), chunk=st.sampled_from([1, 3, 16, 64]))
 def test_cutting_anywhere_and_carrying_equals_one_pass(length: int, part: float, chunk: int) -> None:
     cut = min(length - 1, max(1, int(part * length)))

@@ -37,7 +37,7 @@ def test_it_is_found_by_name_and_fits_the_demo_size(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES_SHIPPED)
 def test_every_parameter_is_there_and_none_is_left_at_its_initial_value(architecture: str) -> None:
     folder, size = BASES / f"demo-{architecture}", dims(architecture, "demo")
-    settings = ModelSettings(**recipe(architecture)["config"]["model"])
+    settings = ModelSettings(architecture=architecture, size="demo")
     trained = dict(load_checkpoint(folder, size).named_parameters())
     fresh = dict(build_model(settings, 256, recipe(architecture)["config"]["base"]["seed"]).named_parameters())
     assert sum(p.numel() for p in trained.values()) == size.parameters()

@@ -114,7 +114,7 @@ def test_output_is_the_zero_state_output_plus_the_propagated_initial_state(scan:
     torch.testing.assert_close(final - final_zero, reach[:, -1, :, None, None] * h0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(length=st.integers(2, 40), part=st.floats(0.01, 0.99), chunk=st.sampled_from([1, 3, 16, 64]))
 def test_cutting_anywhere_and_carrying_equals_one_pass(length: int, part: float, chunk: int) -> None:
     cut = min(length - 1, max(1, int(part * length)))

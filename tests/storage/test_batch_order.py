@@ -11,7 +11,7 @@ from storage.token_cache import TokenCache
 
 MakeCache = Callable[..., TokenCache]
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(lambda lengths: max(lengths) > 5)
-LIMITS = settings(deadline=None, max_examples=40)
+LIMITS = settings(max_examples=40)
 PACKING = st.sampled_from(["document", "eos"])
 ORDERS = pytest.mark.parametrize("order_class", [WindowOrder, StreamOrder])
 

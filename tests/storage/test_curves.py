@@ -24,7 +24,7 @@ def test_edges_are_the_quarter_octaves() -> None:
     assert {50, 25, 100} <= set(bin_edges(100, 50).tolist())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 2**40), st.integers(1, 2**40))
 def test_edges_increase_and_hold_the_ranges_of_the_table(length: int, train_length: int) -> None:
     edges = bin_edges(length, train_length)
@@ -89,7 +89,7 @@ def test_a_range_that_cuts_a_bin_is_refused() -> None:
         curve_of(np.ones((1, 128))).range_perplexity(0, 60)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 3))
 def test_chunks_of_any_length_give_the_same_curve(chunks: list[int], windows: int) -> None:
     nll = np.random.default_rng(1).exponential(size=(windows, 100))

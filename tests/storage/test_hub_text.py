@@ -29,7 +29,7 @@ def test_rows_come_in_the_order_of_the_files(pile: Path) -> None:
         assert text.take(5) == []
 
 
-@effort(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@effort(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 41), max_size=3).map(sorted))
 def test_a_stream_goes_on_exactly_where_it_was_left(pile: Path, cuts: list[int]) -> None:
     settings, state, found = DataSettings(dataset=str(pile)), None, []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from storage.permutation import KeyedPermutation, keyed_integer
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 3000), st.text(max_size=5))
 def test_every_index_is_met_once(size: int, key: str) -> None:
     assert sorted(KeyedPermutation(size, key)(np.arange(size)).tolist()) == list(range(size))

@@ -26,7 +26,7 @@ def test_many_documents_fall_by_their_own_hash_in_about_the_documented_shares() 
         assert abs(share - (high - low)) < 0.01
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 10**6), unique=True, min_size=3, max_size=12))
 def test_three_distinct_documents_fill_three_splits_in_any_order(numbers: list[int]) -> None:
     hashes = [text_hash(str(number)) for number in numbers]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.documents import data_content_hash
@@ -27,7 +27,6 @@ def test_bytes_are_the_utf8_bytes() -> None:
     assert tokens.tolist() == [65, 0xC3, 0xA9, 10]
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_decode_undoes_encode(text: str) -> None:
     assert BYTES.decode(BYTES.encode(text)) == text
@@ -46,7 +45,6 @@ def test_a_tokenizer_file_tells_its_vocabulary_and_end_of_text(trained: Path) ->
     assert tokens[1] == 0 and tokenizer.decode(tokens) == f"a{END_OF_TEXT}b"
 
 
-@settings(deadline=None)
 @given(text=st.text())
 def test_decode_undoes_encode_of_a_byte_level_file(trained: Path, text: str) -> None:
     tokenizer = tokenizer_named(str(trained))

@@ -38,7 +38,7 @@ def test_windows_begin_anywhere_that_leaves_no_window_out(make_cache: MakeCache)
     assert abs((starts / left_over).mean() - 0.5) < 5 * (1 / 12 / 60) ** 0.5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 12), st.sampled_from(["document", "eos"]))
 def test_windows_overlap_in_no_scored_position(
     make_cache: MakeCache, lengths: list[int], length: int, packing: str

@@ -81,7 +81,7 @@ def test_a_t_interval_moves_with_its_values(values: list[float], shift: float) -
 
 
 @given(seed=SEEDS, documents=st.integers(2, 30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_turning_a_comparison_round_inverts_it(seed: int, documents: int) -> None:
     rng = np.random.default_rng(seed)
     names = tuple(f"d{index}" for index in range(documents))
@@ -93,7 +93,7 @@ def test_turning_a_comparison_round_inverts_it(seed: int, documents: int) -> Non
 
 
 @given(seed=SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=3, derandomize=True)
 def test_nineteen_of_twenty_intervals_hold_the_truth(seed: int) -> None:
     # 400 data sets of 16 documents with a true difference of 0.1 nats. With coverage 0.95 the count has a standard
     # deviation of 0.011; a plain percentile interval covers about 0.91 here.
@@ -248,7 +248,7 @@ def test_one_document_gives_the_horizon_no_interval() -> None:
 
 
 @given(seed=SEEDS, tolerance=st.floats(0, 20))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_horizon_is_an_edge_within_its_interval_and_grows_with_the_tolerance(seed: int, tolerance: float) -> None:
     curve = curve_with_levels([2.0, 1.5, *[1.52] * 6], noise=0.2, seed=seed)
     strict, loose = horizon(curve), horizon(curve, tolerance_percent=tolerance)

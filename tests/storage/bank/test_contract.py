@@ -219,7 +219,7 @@ class TestEveryBank:
 
 
 @given(data=st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_partition_order_and_number_of_shards_gives_the_same_bits(data: st.DataObject, bank: StateBank) -> None:
     reference = InProcessBank(bank.layout)
     bank.clear()

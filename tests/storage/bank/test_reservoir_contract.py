@@ -43,7 +43,7 @@ def test_at_step_zero_the_reservoir_is_empty(bank: StateBank) -> None:
 
 
 @given(data=st.data(), steps=st.integers(1, 5))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_history_gives_the_smallest_keys_and_their_states(data: st.DataObject, steps: int, bank: StateBank) -> None:
     bank.clear()
     for step in range(steps):
