@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.fused import interpreter
+from tests.models import interpreter
 
 ON = os.environ.get("TRITON_INTERPRET") == "1"
 if ON:

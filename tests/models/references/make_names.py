@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tests.models.references.interpreter import prepare
+from tests.models.interpreter import switch_on
 
 GLA = {"num_hidden_layers": 24, "num_heads": 4}
 # RWKV-6 World: heads of 64 channels and keys as wide as values.
@@ -39,7 +39,7 @@ MODELS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 
 def main() -> None:
-    prepare()
+    switch_on()
     warnings.filterwarnings("ignore")
     found = {name: entry(library, prefix, settings) for name, library, prefix, settings in MODELS}
     Path(__file__).with_name("names.json").write_text(as_json(found))

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.models.references.interpreter import adapt_ranges, prepare
+from tests.models.interpreter import adapt_ranges, switch_on
 
 FOLDER = Path(__file__).parent
 # Awkward on purpose: no width (of a head either), vocabulary or length is a power of two; the cut is off the middle.
@@ -59,11 +59,11 @@ REFERENCES = (
 
 
 def main() -> None:
-    prepare()
+    switch_on()
     warnings.filterwarnings("ignore")
     for reference in REFERENCES:
         model = build(reference)
-        adapt_ranges()
+        adapt_ranges("fla")
         folder = FOLDER / reference.folder
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink()  # how to sample from it: no business of ours
