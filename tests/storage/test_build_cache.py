@@ -98,8 +98,13 @@ def test_a_dataset_of_the_hub_is_built_from_its_files_and_its_refusals_are_told(
                 ("--dataset", "lab/pile", "--revision", "5" * 40),
             )
         }
-    words = f"data.dataset=lab/pile --set data.revision={COMMIT} --set data.tokenizer=lab/neox@{COMMIT} "
-    assert words in output, output
+    for words in (
+        "dataset=lab/pile",
+        f"revision={COMMIT}",
+        f"cache={tmp_path / 'cache'}",
+        f"tokenizer=lab/neox@{COMMIT}",
+    ):
+        assert f" --set data.{words}" in output, output
     sentences = ("is gated", "has no revision '5555")
     for sentence, (code, _, errors) in zip(sentences, refused.values(), strict=True):
         assert code == 2 and errors.count("\n") == 1 and sentence in errors, refused
