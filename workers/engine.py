@@ -3,8 +3,7 @@
 The optimiser is torch's own AdamW, so that nothing is compiled on a laptop. In bf16 the gradients of micro-batches are
 added up in fp32, and the parameters that decays are made of stay in fp32 (`RecurrentLanguageModel.fp32_parameters`):
 DeepSpeed casts the whole module to bf16 before it asks for the optimiser, and from then on handles each group of
-parameters in the dtype that it finds, at the stages 0 to 2. Stage 3 needs one dtype for all weights; TrialConfig
-refuses it for the models that have such parameters.
+parameters in the dtype that it finds; stage 3 with some help (`workers.zero_stage_3`).
 """
 
 import os
@@ -25,6 +24,8 @@ if not torch.cuda.is_available():
 import deepspeed  # noqa: E402
 import deepspeed.runtime.bf16_optimizer  # noqa: E402
 from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
+
+from workers.zero_stage_3 import buffer_for_each_dtype  # noqa: E402
 
 # The shared-memory collective is a C++ build of a minute; gloo does the same job.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -102,12 +103,13 @@ def _engine_config(config: TrialConfig, world: int) -> dict[str, Any]:
 def build_engine(model: RecurrentLanguageModel, config: TrialConfig, world: int) -> DeepSpeedEngine:
     """DeepSpeed engine around `LossModule(model)`, a model in fp32; the process group exists already."""
     model.recompute = config.trial.activation_checkpointing
-    engine, *_ = deepspeed.initialize(
-        model=LossModule(model),
-        optimizer=_optimizer_maker(model, config),
-        config=_engine_config(config, world),
-        dist_init_required=False,
-    )
+    with buffer_for_each_dtype():
+        engine, *_ = deepspeed.initialize(
+            model=LossModule(model),
+            optimizer=_optimizer_maker(model, config),
+            config=_engine_config(config, world),
+            dist_init_required=False,
+        )
     return engine
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.kernels import FUSED, check_kernel_device
-from models.registry import architecture, kernel_of
+from models.registry import kernel_of
 from models.settings import ModelSettings
 from storage.settings import BankSettings, DataSettings
 from workers.arms import ARMS, Arm, check_arm, parts_of
@@ -254,13 +254,6 @@ class TrialConfig:
         """Refuse what DeepSpeed 0.19 would train in another precision than the setting promises."""
         if self.trial.precision != "bf16":
             return
-        require(
-            self.trial.zero_stage != 3 or not architecture(self.model.architecture).dims.FP32,
-            "trial.zero_stage",
-            3,
-            f"at most 2 for a {self.model.architecture} in bf16, whose decays stay in fp32: stage 3 keeps all weights "
-            "in one dtype; or trial.precision=fp32",
-        )
         require(
             self.trial.zero_stage != 0 or self.micro_rows == self.batch_rows // self.trial.workers,
             "trial.zero_stage",

@@ -104,7 +104,7 @@ def trained_in_bf16(config: TrialConfig) -> tuple[list[float], dict[str, torch.T
 @pytest.mark.slow
 def test_decays_stay_in_fp32_and_take_steps_that_bf16_cannot(small_trial: TrialMaker) -> None:
     found = {}
-    for stage, micro_rows in ((0, 6), (1, 3), (2, 3)):
+    for stage, micro_rows in ((0, 6), (1, 3), (2, 3), (3, 3)):
         trial = {"precision": "bf16", "zero_stage": stage, "micro_rows": micro_rows}
         found[stage], before, after = trained_in_bf16(small_trial("zero", trial=trial))
         for name, start in before.items():
@@ -115,12 +115,13 @@ def test_decays_stay_in_fp32_and_take_steps_that_bf16_cannot(small_trial: TrialM
                 assert 0 < moved <= 1.1 * STEPS * RATE < 2**-10
             else:
                 assert after[name].dtype == torch.bfloat16
-    for stage in (1, 2):
+    for stage in (1, 2, 3):
         assert found[stage] == pytest.approx(found[0], rel=1e-3)
 
 
-def test_values_that_bf16_cannot_hold_reach_the_engine(small_trial: TrialMaker) -> None:
-    config = small_trial("zero", trial={"precision": "bf16", "zero_stage": 2})
+@pytest.mark.parametrize("stage", [2, 3])
+def test_values_that_bf16_cannot_hold_reach_the_engine(stage: int, small_trial: TrialMaker) -> None:
+    config = small_trial("zero", trial={"precision": "bf16", "zero_stage": stage})
     model = build_model(config.model, 256, seed=0)
     exact = {name: p.detach().clone() for name, p in model.named_parameters() if name in model.fp32_parameters()}
     assert any(not torch.equal(value, value.bfloat16().float()) for value in exact.values())

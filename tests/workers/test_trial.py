@@ -319,7 +319,9 @@ def test_recomputed_layers_train_alike_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "architecture"), [(0, "mamba2"), (1, "mamba1"), (2, "mamba2"), (3, "gla")])
+@pytest.mark.parametrize(
+    ("stage", "architecture"), [(0, "mamba2"), (1, "mamba1"), (2, "mamba2"), (3, "mamba1"), (3, "gla")]
+)
 def test_a_stopped_trial_in_bf16_resumes_bit_for_bit(
     stage: int, architecture: str, small_trial: TrialMaker, make_context: ContextMaker
 ) -> None:

@@ -99,7 +99,8 @@ def job_of(config: TrialConfig, folder: Path, cache: Path, identity: str, world:
 
 
 @pytest.mark.parametrize(
-    ("stage", "precision", "first"), [(1, "bf16", 1e-4), (2, "bf16", 1e-4), (2, "fp32", 1e-6), (3, "fp32", 1e-6)]
+    ("stage", "precision", "first"),
+    [(1, "bf16", 1e-4), (2, "bf16", 1e-4), (3, "bf16", 1e-4), (2, "fp32", 1e-6), (3, "fp32", 1e-6)],
 )
 def test_every_zero_stage_trains_alike_among_two_workers(
     stage: int,
