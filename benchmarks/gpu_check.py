@@ -3,9 +3,9 @@
     python benchmarks/gpu_check.py [--list] [--only accuracy speed ...] [--out benchmarks/gpu_check.md]
 
 Needs torch, triton and the kernel packages (mamba-ssm, causal-conv1d, flash-linear-attention), in whatever versions the
-machine has, and nothing else of this repository's dependencies but numpy and, for the arms, pyarrow. A section that
-cannot run says what is missing; one that fails says why, and the others still run. Takes a few minutes on one GPU.
-Writes a dated Markdown report whose first line says what ran. The exit code is 1 if anything failed.
+machine has, and nothing else of this repository's dependencies but numpy. A section that cannot run says what is
+missing; one that fails says why, and the others still run. Takes a few minutes on one GPU. Writes a dated Markdown
+report whose first line says what ran. The exit code is 1 if anything failed.
 """
 
 import argparse
@@ -31,7 +31,6 @@ MODULES = {
     "causal_conv1d": "causal-conv1d",
     "fla": "flash-linear-attention",
     "numpy": "numpy",
-    "pyarrow": "pyarrow",
 }
 """Module -> what to install for it."""
 KERNELS = ("torch", "numpy", "triton", "mamba_ssm", "causal_conv1d", "fla")
@@ -101,13 +100,13 @@ SECTIONS = (
         "passing",
         "A step with state passing over a step from zero state",
         "mamba2-130m in bf16, states kept on the device, medians of alternating steps",
-        (*KERNELS, "pyarrow"),
+        KERNELS,
         1,
         _passing,
     ),
     Section(
         "arms", "Every arm for 20 steps", "demo size, fused kernels: losses stay finite and fall",
-        (*KERNELS, "pyarrow"), 1, _arms,
+        KERNELS, 1, _arms,
     ),
     Section(
         "several", "One GPU and all of them", "data-parallel steps of mamba2-130m, one process a GPU (torch DDP, nccl)",

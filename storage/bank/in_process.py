@@ -10,7 +10,6 @@ from storage.bank.reservoir import NO_LIMIT, Offer, Reservoir
 from storage.bank.reservoir_store import ReservoirStore
 from storage.bank.row_store import RowStore
 from storage.bank.slots import Slots
-from storage.bank.snapshot import Part, load_reservoir, load_rows, read_header, remove_snapshot, write_shard
 from storage.bank.wire import decode
 from storage.errors import StorageError
 
@@ -32,6 +31,9 @@ class InProcessBank(StateBank):
 
     def snapshot(self, folder: Path, step: int | None = None) -> None:
         """See `StateBank.snapshot`."""
+        # Here and not above, for loops on a GPU machine that has no pyarrow (benchmarks/gpu_check.py).
+        from storage.bank.snapshot import Part, remove_snapshot, write_shard
+
         self._refuse_closed()
         remove_snapshot(folder)
         newest = self._newest() if step is None else step
@@ -40,6 +42,8 @@ class InProcessBank(StateBank):
 
     def restore(self, folder: Path) -> None:
         """See `StateBank.restore`."""
+        from storage.bank.snapshot import load_reservoir, load_rows, read_header
+
         self._refuse_closed()
         header = read_header(folder, self.layout)
         load_rows(self._store, folder, self.layout, header)

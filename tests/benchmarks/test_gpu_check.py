@@ -1,8 +1,10 @@
 """The GPU check as far as a machine without a GPU can tell: what it says is missing, and its own arithmetic."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,18 @@ def test_every_arm_trains_for_its_steps() -> None:
     text, right = arms("chunked", "cpu", "tiny")
     assert right, text
     assert text.count("| yes |") == 10
+
+
+def test_nothing_but_torch_and_numpy_is_needed_beside_the_kernels() -> None:
+    """Every part is imported, and the arms run, where no other dependency can be imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[^\w.-]", one)[0].replace("-", "_").lower() for one in project["dependencies"]}
+    hidden = sorted(names - {"torch", "numpy"})
+    assert {"ray", "deepspeed", "pyarrow", "mlflow"} <= set(hidden)
+    program = (
+        f"import sys; sys.modules |= dict.fromkeys({hidden!r})\n"
+        "import benchmarks.gpu_bare, benchmarks.gpu_kernels, benchmarks.gpu_steps, benchmarks.gpu_arms as arms\n"
+        "arms.STEPS = 2; arms.arms('chunked', 'cpu', 'tiny')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
