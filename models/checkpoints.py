@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -135,7 +136,13 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         read = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the bytes of a damaged or hostile file make a reader raise
+    except UnpicklingError as error:
+        # What torch says here is how to run the code of a file that one trusts.
+        raise ModelError(
+            f"{path} cannot be read (it is damaged, or holds more than tensors, and no code of a checkpoint is ever "
+            "run): copy the checkpoint again."
+        ) from error
+    except Exception as error:  # whatever the bytes of a damaged file make a reader raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{path} cannot be read ({reason}): copy the checkpoint again.") from error
     if not isinstance(read, dict) or not all(isinstance(value, Tensor) for value in read.values()):

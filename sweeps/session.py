@@ -20,6 +20,7 @@ from sweeps.folder_files import NOT_FINISHED, SESSION
 from sweeps.interrupts import catch_signals, exit_code
 from sweeps.kernel_check import check_kernels
 from sweeps.machine import machine_cpus, this_machine
+from sweeps.pickled_bases import check_pickled_bases
 from sweeps.planned import PlannedTrial, SweepPlan
 from sweeps.progress import Progress
 from sweeps.ray_session import RayStartError, ray_session
@@ -64,6 +65,7 @@ def run_sweep(
     root = check_before_start(plan, out, address, fresh=fresh)
     if plan.needs_gpus and not address:
         check_kernels(plan, this_machine())
+    check_pickled_bases(trial.config for trial in plan.possible)
     with SweepFolder(root, plan) as folder:
         windows = check_windows([trial.config for trial in plan.possible], folder.cache, _say)
         folder.check_documents(windows.report_documents)

@@ -1,6 +1,8 @@
 """What the command line says before anything starts: lists, plans and mistakes."""
 
 import json
+import pickle
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from models.shipped import BASES
 from tests.cli.command_line import ROOT, Command, environment, small_sweep
 
 
@@ -133,3 +136,20 @@ def test_an_address_without_a_cluster_is_said(run_command: Command) -> None:
 
 def test_the_command_is_found_from_the_repository() -> None:
     assert (ROOT / "sweeps" / "run.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a pickle", pickle.dumps({"backbone.norm_f.weight": print})], ids=["text", "code"]
+)
+def test_pickled_weights_that_are_no_tensors_are_refused_before_anything_starts(
+    content: bytes, run_command: Command, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    shutil.copyfile(BASES / "demo-mamba2" / "config.json", base / "config.json")
+    (base / "pytorch_model.bin").write_bytes(content)
+    done = run_command("noise_scale", "--set", f"base.checkpoint={base}", "--out", "out")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(f"error: {base / 'pytorch_model.bin'} cannot be read")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
